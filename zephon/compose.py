@@ -1,0 +1,155 @@
+"""From a pipeline's parts to a definition that can run: columns, schemas, levels, recipe; everything that can be refused early."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import pyarrow as pa
+
+from zephon import groups
+from zephon.dataset import Dataset
+from zephon.engine.faults import Policy
+from zephon.engine.fetch import source_schema, with_provenance
+from zephon.engine.priming import measure
+from zephon.engine.pump import Cut
+from zephon.engine.run import Definition
+from zephon.engine.stages import cut_levels
+from zephon.errors import RecipeError, at
+from zephon.options import Options
+from zephon.plan.source import StaticMixtureWorkSource
+from zephon.plugin import CountsTokens, Operator
+from zephon.recipe import operator_recipe
+
+Steps = Sequence[tuple[Operator, Policy | None]]
+
+
+def needed_columns(steps: Sequence[tuple[Operator, Any]], available: Sequence[str]) -> list[str] | None:
+    """The source columns that the operators need; None: all."""
+    needed: dict[str, None] = {}
+    for op, _ in steps:
+        wanted = op.inputs()
+        if wanted is None:
+            return None
+        needed.update(dict.fromkeys(n for n in wanted if n in available))
+        if not op.passes():
+            return list(needed)
+    return None
+
+
+def settle(steps: Steps, datasets: Sequence[Dataset], default: Policy) -> list[tuple[Operator, Policy]]:
+    """The operators with what they take from their surroundings filled in: policies, pad ids, groups of data sets."""
+    names = [d.name for d in datasets]
+    settled: list[tuple[Operator, Policy]] = []
+    special: dict[str, int] = {}
+    for op, policy in steps:
+        known = {f.name for f in fields(op)}
+        with at(operator=op.name):
+            if "pad_token_id" in known and getattr(op, "pad_token_id", None) is None and special:
+                pad = special.get("pad_token_id", special.get("eos_token_id"))
+                op = replace(op, pad_token_id=pad)
+            if "component_groups" in known and getattr(op, "groups", None) and getattr(op, "component_groups", None) is None:
+                op = replace(op, component_groups=_component_groups(getattr(op, "groups"), names))  # noqa: B009
+        if isinstance(op, CountsTokens) and hasattr(op, "special_ids"):
+            special = {k: v for k, v in op.special_ids().items() if v is not None}
+        settled.append((op, policy or default))
+    return settled
+
+
+def _component_groups(given: Mapping[str, Sequence[str]], names: Sequence[str]) -> tuple[int, ...]:
+    group_of: dict[str, int] = {}
+    for number, (label, members) in enumerate(given.items()):
+        for member in members:
+            if member not in names:
+                raise RecipeError(f"group {label!r} names a data set {member!r} that isn't in the mixture")
+            group_of[member] = number
+    # a data set that no group names is a group of its own
+    return tuple(group_of.get(name, len(given) + i) for i, name in enumerate(names))
+
+
+def check_schemas(steps: Sequence[tuple[Operator, Policy]], schema: pa.Schema | None) -> pa.Schema | None:
+    """Follow the schema through the operators as far as it is known. Raises `RecipeError` where a step doesn't fit the one before."""
+    for op, _ in steps:
+        if schema is None:
+            return None
+        wanted = op.inputs()
+        for name in wanted or ():
+            if name not in schema.names:
+                have = ", ".join(groups.user_columns(schema)) or "none"
+                raise RecipeError(f"operator {op.name!r} needs a column {name!r}; at that point there are {have}")
+        with at(operator=op.name):
+            schema = op.output_schema(schema)
+    return schema
+
+
+def recipe_of(source: StaticMixtureWorkSource, steps: Sequence[tuple[Operator, Policy]], options: Options, per_step: int) -> dict[str, Any]:
+    """Everything that determines the bytes, as plain values."""
+    return {
+        "lanes": options.lane_count,
+        "sequences_per_lane_and_step": per_step,
+        "flush_every_chunks": options.flush_every_chunks,
+        "source": source.recipe(),
+        "datasets": [d.fingerprint() for d in source.datasets],  # type: ignore[attr-defined]
+        "on_error": options.on_error,
+        "operators": [operator_recipe(op) | ({} if p == options.on_error else {"on_error": p}) for op, p in steps],
+    }
+
+
+def prime_source(source: StaticMixtureWorkSource, steps: Sequence[tuple[Operator, Policy]], columns: Sequence[str] | None) -> None:
+    """Measure tokens per record, once, if the mixture is by tokens and nobody has."""
+    estimation = source.token_estimation
+    if estimation is None or not source.requires_token_priming:
+        return
+    datasets: list[Any] = source.datasets
+    wanted = None if estimation.measure is not None else columns
+    source.prime(measure(datasets, steps, columns=wanted, samples=estimation.calibration_samples, count=estimation.measure))
+
+
+def make_definition(
+    source: StaticMixtureWorkSource, datasets: Sequence[Dataset], steps: Sequence[tuple[Operator, Policy]], options: Options, cutting: Mapping[str, Any]
+) -> Definition:
+    """Plan, levels and cut; raises `RecipeError` for everything that can be known before the run."""
+    owned, padding = options.owned_lanes()
+    drawn = [any(float(p.weights[d.name]) > 0 for p in source.mixture.all_phases()) for d in datasets]
+    available = {name for d, used in zip(datasets, drawn, strict=True) if used for name in d.schema.names}
+    columns = needed_columns(steps, sorted(available))
+    schema = source_schema(datasets, columns, drawn)
+    out_schema = check_schemas(steps, with_provenance(schema))
+    prime_source(source, steps, columns)
+    plan = source.plan(options.lane_count)
+    finite = plan.finite
+    if finite and options.ranks > 1 and options.max_steps is None and options.agree is None:
+        raise RecipeError(
+            "this run ends, and a rank can't know when another rank's lanes do",
+            hint="give max_steps=…, or agree=zephon.integrations.torch.agree_over() (one all-reduce per step)",
+        )
+    cut = Cut(
+        per_step=cutting["per_step"],
+        microbatch=cutting["microbatch"],
+        drop_last=cutting["drop_last"],
+        padding_lanes=padding,
+        finite=finite,
+        max_steps=options.max_steps,
+    )
+    levels = cut_levels(steps)
+    return Definition(plan, datasets, levels, columns, options, list(owned), cut, source.seed, out_schema)
+
+
+def read_exclusions(path: str, names: Sequence[str]) -> dict[str, dict[str, list[int]]]:
+    """A quarantine file as `{data set: {shard: rows}}`. Raises `RecipeError` where it isn't one."""
+    found: dict[str, dict[str, list[int]]] = {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                entry = json.loads(line)
+                if entry["dataset"] in names and entry.get("row") is not None:
+                    found.setdefault(entry["dataset"], {}).setdefault(entry["shard"], []).append(int(entry["row"]))
+    except OSError as error:
+        raise RecipeError(f"exclude={path!r} can't be read: {error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecipeError(f"exclude={path!r}, line {number}: not a quarantine line ({type(error).__name__}: {error})") from error
+    return found

@@ -1,0 +1,1 @@
+"""Runs a plan through operators, lane by lane."""

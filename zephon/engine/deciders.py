@@ -1,0 +1,132 @@
+"""The serial half of a level, for one lane and window: accumulators and selectors fed in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from zephon import groups
+from zephon.engine.faults import Losses
+from zephon.engine.stages import INDEX
+from zephon.errors import InternalError, at
+from zephon.keys import I64
+from zephon.plugin import Accumulator, Decision, LaneWindow, SelectOperator, Selector, StatefulOperator
+
+
+class Deciders:
+    """A level's accumulators: the first sees groups, the selectors after it see its light rows."""
+
+    def __init__(self, operators: Sequence[StatefulOperator | SelectOperator], where: LaneWindow) -> None:
+        first = operators[0]
+        self._number = 0
+        self._name = first.name
+        self._builder: Accumulator | None = None
+        self._light: tuple[str, ...] = ()
+        self._selections: list[_Selection] = []
+        with at(operator=first.name, lane=where.lane):
+            if isinstance(first, StatefulOperator):
+                self._builder = first.accumulator(where)
+            for op in operators:
+                if isinstance(op, SelectOperator):
+                    self._selections.append(_Selection(op.name, op.selector(where)))
+                    self._light += op.inputs() or ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held on to."""
+        return (self._builder.nbytes if self._builder else 0) + sum(s.nbytes for s in self._selections)
+
+    def add(self, group: pa.RecordBatch, losses: Losses) -> list[Decision]:
+        """Feed the next group; what is decided by that."""
+        number, self._number = self._number, self._number + 1
+        with at(operator=self._name):
+            if self._builder is not None:
+                made = list(self._builder.add(group, number))
+                for decision in made:
+                    losses.of_drops(self._name, group, decision.drops)
+            else:
+                made = [_as_decision(group, number, self._light)]
+        return self._select(made)
+
+    def flush(self, losses: Losses) -> list[Decision]:
+        """The window ends: everything that is held is decided."""
+        with at(operator=self._name):
+            made = list(self._builder.flush()) if self._builder is not None else []
+            for decision in made:
+                losses.of_drops(self._name, decision.rows, decision.drops)
+        for selection in self._selections:
+            made = [d for decision in made for d in selection.add(decision)] + selection.flush()
+        return made
+
+    def _select(self, made: list[Decision]) -> list[Decision]:
+        for selection in self._selections:
+            made = [d for decision in made for d in selection.add(decision)]
+        return made
+
+
+def _as_decision(group: pa.RecordBatch, number: int, light: Sequence[str]) -> Decision:
+    size = len(group)
+    source = groups.make_list(np.arange(size + 1), np.full(size, number, dtype=np.int32))
+    columns = {name: groups.column(group, name) for name in light}
+    columns[groups.SOURCE] = source
+    columns[INDEX] = pa.array(np.arange(size, dtype=np.int64))
+    return Decision(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), {number: group})
+
+
+class _Selection:
+    """A selector with the light rows that wait in it."""
+
+    def __init__(self, name: str, selector: Selector) -> None:
+        self.name = name
+        self._selector = selector
+        self._rows: pa.RecordBatch | None = None
+        self._waiting: I64 = np.zeros(0, dtype=np.int64)
+        self._sources: dict[int, pa.RecordBatch] = {}
+        self._seen = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(g.nbytes for g in self._sources.values())
+
+    def add(self, decision: Decision) -> list[Decision]:
+        rows = decision.rows
+        if not len(rows):
+            return []
+        self._rows = rows if self._rows is None else groups.concat([self._rows, rows])
+        self._waiting = np.concatenate([self._waiting, np.arange(self._seen, self._seen + len(rows), dtype=np.int64)])
+        self._seen += len(rows)
+        self._sources.update(decision.sources)
+        with at(operator=self.name):
+            return self._emit(np.asarray(self._selector.add(rows), dtype=np.int64))
+
+    def flush(self) -> list[Decision]:
+        with at(operator=self.name):
+            made = self._emit(np.asarray(self._selector.flush(), dtype=np.int64))
+        if len(self._waiting):
+            raise InternalError(f"operator {self.name!r} kept {len(self._waiting)} rows at the flush")
+        return made
+
+    def _emit(self, numbers: I64) -> list[Decision]:
+        if not len(numbers):
+            return []
+        assert self._rows is not None
+        place = np.searchsorted(self._waiting, numbers)
+        inside = place < len(self._waiting)
+        if not inside.all() or (self._waiting[place] != numbers).any() or len(np.unique(numbers)) != len(numbers):
+            raise InternalError(f"operator {self.name!r} chose a row twice, or one that it was never given")
+        rows = groups.take(self._rows, place)
+        left = np.ones(len(self._waiting), dtype=bool)
+        left[place] = False
+        self._waiting = self._waiting[left]
+        emitted = {int(n): self._sources[int(n)] for n in used_sources(rows)}
+        self._rows = groups.take(self._rows, np.flatnonzero(left))
+        self._sources = {int(n): self._sources[int(n)] for n in used_sources(self._rows)}
+        return [Decision(rows, emitted)]
+
+
+def used_sources(rows: pa.RecordBatch) -> I64:
+    """The numbers of the groups that these decision rows draw on, ascending."""
+    offsets, values = groups.list_parts(groups.column(rows, groups.SOURCE))
+    return np.unique(values[int(offsets[0]) : int(offsets[-1])])

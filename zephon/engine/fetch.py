@@ -1,0 +1,299 @@
+"""From a planned chunk to a record group: read units, take rows, add provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zephon import groups
+from zephon.dataset import Dataset
+from zephon.engine.faults import Failure, Losses, Policy
+from zephon.engine.keep import Keep
+from zephon.errors import DataError, RecipeError, ZephonError
+from zephon.keys import I64
+from zephon.plan.source import Chunk, Plan
+
+_ONE_PIECE = 256 << 20
+_MANY_RUNS = 64
+
+
+@dataclass
+class Bundle:
+    """The rows of one bundle of a lane, in flat order, in one or (where they are huge) several groups."""
+
+    pieces: list[pa.RecordBatch]
+    starts: I64
+    bad: dict[int, ZephonError] = field(default_factory=dict)
+    """Offsets of rows that could not be read; their place in `pieces` holds nulls."""
+    excluded: npt.NDArray[np.bool_] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(p.nbytes for p in self.pieces)
+
+    def take(self, offsets: I64) -> pa.RecordBatch:
+        """The rows at these offsets, in that order."""
+        if len(self.pieces) == 1:
+            return groups.take(self.pieces[0], offsets)
+        piece = np.searchsorted(self.starts, offsets, side="right") - 1
+        order = np.argsort(piece, kind="stable")
+        taken = [groups.take(self.pieces[p], offsets[piece == p] - self.starts[p]) for p in np.unique(piece)]
+        return groups.take(groups.concat(taken), np.argsort(order, kind="stable"))
+
+
+class Fetcher:
+    """Reads the chunks of one process's lanes. `fetch` may run in several threads at once.
+
+    Args:
+        plan: where each lane's rows are.
+        datasets: in mixture order.
+        columns: the columns that the pipeline needs; None: all.
+        keep_bytes: how much decoded data to keep for lanes that share it.
+        policy: what becomes of rows that can't be read.
+    """
+
+    def __init__(self, plan: Plan, datasets: Sequence[Dataset], *, columns: Sequence[str] | None, keep_bytes: int, policy: Policy) -> None:
+        self.plan = plan
+        self.datasets = list(datasets)
+        self.policy = policy
+        self.schema = source_schema(self.datasets, columns, [rows is not None for rows in plan.rows])
+        self.columns = [self._columns_of(d) for d in self.datasets]
+        self.units: Keep[list[pa.RecordBatch]] = Keep(keep_bytes // 2, lambda made: sum(g.nbytes for g in made))
+        self.bundles: Keep[Bundle] = Keep(keep_bytes // 2, lambda made: made.nbytes)
+        self._excluded = [_excluded_rows(d) for d in self.datasets]
+
+    def _columns_of(self, dataset: Dataset) -> list[str] | None:
+        mine = [name for name in dataset.schema.names if self.schema.get_field_index(name) >= 0]
+        # a reader that is asked for no column at all would lose the number of rows
+        return mine if 0 < len(mine) < len(dataset.schema.names) or dataset.columns is not None else None
+
+    def fetch(self, chunk: Chunk) -> tuple[pa.RecordBatch, Losses]:
+        """The chunk's records in drawn order, less those that are excluded or (by policy) unreadable."""
+        losses = Losses()
+        parts, places = [], []
+        for component in np.unique(chunk.component):
+            here = np.flatnonzero(chunk.component == component)
+            rows = self.plan.rows[component]
+            assert rows is not None
+            bundle, offset = rows.draw(chunk.lane, chunk.index[here])
+            for number in np.unique(bundle):
+                at_bundle = bundle == number
+                made = self._bundle(int(component), chunk.lane, int(number))
+                part, kept = self._take(made, offset[at_bundle], int(component), losses)
+                parts.append(part)
+                places.append(here[at_bundle][kept] if kept is not None else here[at_bundle])
+        if not parts:
+            return groups.empty_group(with_provenance(self.schema)), losses
+        group = groups.concat(parts)
+        place = np.concatenate(places)
+        if len(parts) > 1:
+            group = groups.take(group, np.argsort(place, kind="stable"))
+        return group, losses
+
+    def _take(self, bundle: Bundle, offset: I64, component: int, losses: Losses) -> tuple[pa.RecordBatch, I64 | None]:
+        if not bundle.bad and bundle.excluded is None:
+            return bundle.take(offset), None
+        good = np.ones(len(offset), dtype=bool)
+        if bundle.excluded is not None:
+            out = bundle.excluded[offset]
+            good &= ~out
+            losses.drop("source", "excluded", {component: int(out.sum())})
+        for i, o in enumerate(offset.tolist()):
+            error = bundle.bad.get(o) if good[i] else None
+            if error is None:
+                continue
+            if self.policy == "raise":
+                raise error
+            good[i] = False
+            losses.drop("source", "unreadable", {component: 1})
+            losses.failures.append(Failure.of(error, component=component, operator="source"))
+        kept = np.flatnonzero(good)
+        return bundle.take(offset[kept]), kept
+
+    # -------------------------------------------------------------------------------------------------- bundles
+
+    def _bundle(self, component: int, lane: int, number: int) -> Bundle:
+        return self.bundles.get((component, lane, number), lambda: self._read_bundle(component, lane, number))
+
+    def _read_bundle(self, component: int, lane: int, number: int) -> Bundle:
+        rows = self.plan.rows[component]
+        assert rows is not None
+        limit = self.plan.last_flat_row(component)
+        flat = rows.bundle_flat(lane, number)
+        if limit is not None:
+            flat = flat[flat < limit]
+        pass_index, unit, row = rows.resolve(flat)
+        dataset = self.datasets[component]
+        shard = dataset.units.shard[unit]
+        shard_row = dataset.units.first_row[unit] + row
+        border = np.flatnonzero((np.diff(unit) != 0) | (np.diff(row) != 1)) + 1
+        starts = np.concatenate([[0], border]).astype(np.int64)
+        if len(starts) > _MANY_RUNS and len(np.unique(unit)) < len(starts):
+            pieces, bad = self._gather(component, unit, row)
+        else:
+            pieces, bad = self._slices(component, unit, row, starts, np.append(border, len(flat)))
+        provenance = [np.full(len(flat), component, np.int32), pass_index, shard.astype(np.int32), shard_row]
+        made, at = [], 0
+        for piece in pieces:
+            arrays = [pa.array(p[at : at + len(piece)]) for p in provenance]
+            made.append(pa.RecordBatch.from_arrays([*piece.columns, *arrays], schema=with_provenance(self.schema)))
+            at += len(piece)
+        if len(made) > 1 and sum(p.nbytes for p in made) <= _ONE_PIECE:
+            made = [groups.concat(made)]
+        lengths = [len(p) for p in made]
+        begin = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
+        excluded = self._excluded[component]
+        out = None if excluded is None else _is_excluded(excluded, shard, shard_row)
+        return Bundle(made, begin, bad, out if out is not None and out.any() else None)
+
+    def _slices(
+        self, component: int, unit: I64, row: I64, starts: I64, stops: npt.NDArray[Any]
+    ) -> tuple[list[pa.RecordBatch], dict[int, ZephonError]]:
+        """Runs of neighbouring rows, each a slice of its unit."""
+        pieces: list[pa.RecordBatch] = []
+        bad: dict[int, ZephonError] = {}
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            number, first = int(unit[start]), int(row[start])
+            last = first + stop - start
+            try:
+                pieces += _slice(self._unit(component, number, last - first), first, last)
+            except ZephonError as error:
+                got, wrong = self._salvage(component, number, first, last, error)
+                pieces += got
+                bad.update({start + offset: why for offset, why in wrong.items()})
+        return pieces, bad
+
+    def _gather(self, component: int, unit: I64, row: I64) -> tuple[list[pa.RecordBatch], dict[int, ZephonError]]:
+        """Rows of small units that come again and again (a data set with fewer rows than a bundle)."""
+        parts, places = [], []
+        bad: dict[int, ZephonError] = {}
+        for number in np.unique(unit):
+            here = np.flatnonzero(unit == number)
+            size = int(self.datasets[component].units.rows[number])
+            try:
+                whole = groups.concat(self._unit(component, int(number), 0))
+            except ZephonError as error:
+                pieces, wrong = self._salvage(component, int(number), 0, size, error)
+                whole = groups.concat(pieces)
+                bad.update({int(h): wrong[r] for h, r in zip(here, row[here].tolist(), strict=True) if r in wrong})
+            parts.append(groups.take(whole, row[here]))
+            places.append(here)
+        return [groups.take(groups.concat(parts), np.argsort(np.concatenate(places), kind="stable"))], bad
+
+    def _unit(self, component: int, number: int, wanted: int) -> list[pa.RecordBatch]:
+        if wanted == int(self.datasets[component].units.rows[number]):
+            return self._read(component, number, 0, None)  # nobody else needs any of it
+        return self.units.get((component, number), lambda: self._read(component, number, 0, None))
+
+    def _read(self, component: int, number: int, start: int, stop: int | None) -> list[pa.RecordBatch]:
+        made = self.datasets[component].read(number, self.columns[component], start, stop)
+        return [self._conform(group, component) for group in made]
+
+    def _conform(self, group: pa.RecordBatch, component: int) -> pa.RecordBatch:
+        arrays = []
+        for wanted in self.schema:
+            index = group.schema.get_field_index(wanted.name)
+            if index < 0:
+                arrays.append(pa.nulls(len(group), wanted.type))
+                continue
+            found = group.column(index)
+            try:
+                arrays.append(found if found.type == wanted.type else found.cast(wanted.type))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise DataError(f"column {wanted.name!r} is {found.type} here and {wanted.type} elsewhere: {error}") from error
+        if not arrays:
+            raise RecipeError(f"data set {self.datasets[component].name!r} has none of the columns that the pipeline needs")
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _salvage(
+        self, component: int, number: int, start: int, stop: int, error: ZephonError
+    ) -> tuple[list[pa.RecordBatch], dict[int, ZephonError]]:
+        """The rows [start, stop) of a unit that does not read as a whole: by halves, down to the rows at fault.
+
+        A unit that can only be read whole is lost whole.
+        """
+        nulls = pa.RecordBatch.from_arrays([pa.nulls(stop - start, f.type) for f in self.schema], schema=self.schema)
+        if not self.datasets[component].splittable:
+            return [nulls], {i: self._placed(error, component, number, start + i) for i in range(stop - start)}
+        try:
+            return self._read(component, number, start, stop), {}
+        except ZephonError as narrower:
+            if stop - start == 1:
+                return [nulls], {0: self._placed(narrower, component, number, start)}
+            middle = (start + stop) // 2
+            left, bad = self._salvage(component, number, start, middle, narrower)
+            right, more = self._salvage(component, number, middle, stop, narrower)
+            return left + right, bad | {i + middle - start: why for i, why in more.items()}
+
+    def _placed(self, error: ZephonError, component: int, number: int, row: int) -> ZephonError:
+        dataset = self.datasets[component]
+        shard = dataset.shards[int(dataset.units.shard[number])].path
+        where = error.where
+        placed = DataError(error.message, hint=error.hint, trace=error.trace)
+        place = type(where)(dataset=dataset.name, shard=shard, row=int(dataset.units.first_row[number]) + row)
+        placed.where = place if where.row is None else type(where)(dataset=dataset.name, shard=shard, row=place.row).within(where)
+        return placed
+
+
+def _slice(unit: Sequence[pa.RecordBatch], start: int, stop: int) -> list[pa.RecordBatch]:
+    out, at = [], 0
+    for group in unit:
+        low, high = max(start - at, 0), min(stop - at, len(group))
+        if low < high:
+            out.append(group.slice(low, high - low))
+        at += len(group)
+    return out
+
+
+def with_provenance(schema: pa.Schema) -> pa.Schema:
+    """The schema of groups as they leave the source."""
+    return pa.schema([*schema, *groups.PROVENANCE_FIELDS])
+
+
+def source_schema(datasets: Sequence[Dataset], columns: Sequence[str] | None, used: Sequence[bool]) -> pa.Schema:
+    """The columns that groups have at the source: those that are needed, over all data sets that are drawn from.
+
+    Raises:
+        RecipeError: two data sets have a column of one name with types that don't go together, or a name is reserved.
+    """
+    schema = pa.schema([])
+    for dataset, is_used in zip(datasets, used, strict=True):
+        if not is_used:
+            continue
+        mine = pa.schema([f for f in dataset.schema if columns is None or f.name in columns])
+        for name in mine.names:
+            if groups.is_internal(name) and name in groups.PROVENANCE:
+                raise RecipeError(f"data set {dataset.name!r} has a column {name!r}; that name is reserved")
+        try:
+            schema = pa.unify_schemas([schema, mine], promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise RecipeError(
+                f"data set {dataset.name!r} has a column whose type does not go with the same column of another data set: {error}",
+                hint="leave it out with columns=…",
+            ) from error
+    return schema
+
+
+def _excluded_rows(dataset: Dataset) -> Mapping[int, npt.NDArray[np.int64]] | None:
+    if not dataset.exclude:
+        return None
+    paths = {shard.path: number for number, shard in enumerate(dataset.shards)}
+    names = {shard.path.rsplit("/", 1)[-1]: number for number, shard in enumerate(dataset.shards)}
+    found = {}
+    for shard, rows in dataset.exclude.items():
+        number = paths.get(shard, names.get(shard))
+        if number is not None:
+            found[number] = np.asarray(rows, dtype=np.int64)
+    return found or None
+
+
+def _is_excluded(excluded: Mapping[int, npt.NDArray[np.int64]], shard: npt.NDArray[Any], row: I64) -> npt.NDArray[np.bool_]:
+    out = np.zeros(len(row), dtype=bool)
+    for number, rows in excluded.items():
+        out |= (shard == number) & np.isin(row, rows)
+    return out

@@ -1,0 +1,343 @@
+"""One lane: chunks become tasks in first-in-first-out order, go through accumulators, and come out as sequences."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zephon import groups
+from zephon.engine.deciders import Deciders, used_sources
+from zephon.engine.faults import Losses
+from zephon.engine.ledger import Ledger, decision_counts, delivered_counts
+from zephon.engine.stages import INDEX, Level, Note
+from zephon.engine.state import LaneState
+from zephon.errors import CheckpointError, Where, ZephonError
+from zephon.keys import U64, mix, mix_array
+from zephon.plan.source import Chunk, Plan
+from zephon.plugin import Decision, LaneWindow
+from zephon.runners.base import Groups
+
+_MASK = (1 << 64) - 1
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Mark(Enum):
+    """What travels through the queues besides tasks."""
+
+    FLUSH = "the window ends here"
+    END = "the lane ends here"
+
+
+@dataclass
+class _Task:
+    future: Future[tuple[Groups, Any]]
+    base: int
+    """The digest key of the task's input, from which the keys of its output rows follow."""
+    skipped: int
+    """How many rows of the input were left out, because an earlier run delivered them."""
+    nbytes: int
+
+
+@dataclass
+class _Ready:
+    group: pa.RecordBatch
+    prefix: U64
+    """prefix[i]: the digest of rows [0, i) of this group, modulo 2**64."""
+    at: int = 0
+
+
+@dataclass
+class LaneContext:
+    """What all lanes of a process share."""
+
+    plan: Plan
+    levels: Sequence[Level]
+    seed: int
+    window_chunks: int
+    ledger: Ledger
+    submit_fetch: Callable[[Chunk], Future[tuple[pa.RecordBatch, Losses]]]
+    submit_stage: Callable[[int, Groups, Note, str], Future[tuple[Groups, Any]]]
+    on_failures: Callable[[int, Losses, bool], None]
+    """Told of failed rows, with the lane and whether any row of the group lived."""
+    chunk_bytes: int
+    """What a chunk is expected to weigh before it is read."""
+
+
+class Lane:
+    """One lane from a state onward. Only the pump's thread touches it.
+
+    Invariant 1: nothing here depends on when a future finishes, only on the order of the queues.
+    """
+
+    def __init__(self, number: int, context: LaneContext, start: LaneState) -> None:
+        self.number = number
+        self.state = start
+        self.error: ZephonError | None = None
+        self.ended = False
+        self.available = 0
+        self.nbytes = 0
+        self._context = context
+        self._last = len(context.levels) - 1
+        self._chunks = context.plan.lane_chunks(number)
+        self._next_chunk = start.window * context.window_chunks
+        self._closed = False
+        self._fetching: deque[tuple[Future[tuple[pa.RecordBatch, Losses]], Chunk] | Mark] = deque()
+        self._queues: list[deque[_Task | Mark]] = [deque() for _ in context.levels]
+        self._deciders: list[Deciders | None] = [None] * len(context.levels)
+        self._chain = [0] * len(context.levels)
+        self._windows = [start.window] * len(context.levels)
+        self._ready: deque[_Ready | Mark] = deque()
+        self._skip = start.delivered
+        self._replayed_digest = 0
+        self._position = 0
+        self._out_window = start.window
+
+    # ---------------------------------------------------------------------------------------------- submitting
+
+    @property
+    def can_submit(self) -> bool:
+        """Whether there is a chunk left to ask for."""
+        return not self._closed and self.error is None
+
+    @property
+    def outstanding(self) -> int:
+        """Tasks that are not yet consumed."""
+        return len(self._fetching) + sum(len(q) for q in self._queues)
+
+    def submit(self) -> None:
+        """Ask for the next chunk."""
+        number = self._next_chunk
+        per_window = self._context.window_chunks
+        if self._chunks is not None and number >= self._chunks:
+            if number % per_window:
+                self._fetching.append(Mark.FLUSH)
+            self._fetching.append(Mark.END)
+            self._closed = True
+            return
+        chunk = self._context.plan.chunk(self.number, number)
+        self._fetching.append((self._context.submit_fetch(chunk), chunk))
+        self.nbytes += self._context.chunk_bytes
+        self._next_chunk += 1
+        if self._next_chunk % per_window == 0:
+            self._fetching.append(Mark.FLUSH)
+
+    # ------------------------------------------------------------------------------------------------ advancing
+
+    def advance(self) -> None:
+        """Move everything on that is finished; an error stops the lane and waits in `error` until the lane is needed."""
+        if self.error is not None:
+            return
+        try:
+            self._advance_fetches()
+            for level in range(len(self._queues)):
+                self._advance_level(level)
+        except ZephonError as error:
+            error.where = error.where.within(Where(lane=self.number))
+            self.error = error
+
+    def _advance_fetches(self) -> None:
+        while self._fetching:
+            head = self._fetching[0]
+            if isinstance(head, Mark):
+                self._queues[0].append(head)
+            else:
+                future, chunk = head
+                if not future.done():
+                    return
+                group, losses = future.result()
+                self.nbytes -= self._context.chunk_bytes
+                self._fetched(chunk, group, losses)
+            self._fetching.popleft()
+
+    def _fetched(self, chunk: Chunk, group: pa.RecordBatch, losses: Losses) -> None:
+        context = self._context
+        counts = np.bincount(chunk.component) if len(chunk) else np.zeros(0, np.int64)
+        context.ledger.source({int(c): int(counts[c]) for c in np.flatnonzero(counts)})
+        context.ledger.stage(-1, losses, None)
+        if losses.failures:
+            context.on_failures(self.number, losses, len(group) > 0)
+        if len(group):
+            label = f"lane {self.number}, chunk {chunk.number}"
+            self._push(0, [group], Note(hash=True), base=0, skipped=0, label=label)
+
+    def _push(self, level: int, given: Groups, note: Note, *, base: int, skipped: int, label: str) -> None:
+        nbytes = sum(g.nbytes for g in given)
+        future = self._context.submit_stage(level, given, note, label)
+        self._queues[level].append(_Task(future, base, skipped, nbytes))
+        self.nbytes += nbytes
+
+    def _advance_level(self, level: int) -> None:
+        queue = self._queues[level]
+        while queue:
+            head = queue[0]
+            if isinstance(head, Mark):
+                queue.popleft()
+                self._mark(level, head)
+                continue
+            if not head.future.done():
+                return
+            queue.popleft()
+            made, report = head.future.result()
+            self.nbytes -= head.nbytes
+            self._context.ledger.stage(level, report.losses, report.tokens)
+            if report.losses.failures:
+                self._context.on_failures(self.number, report.losses, bool(made))
+            for group in made:
+                self._arrive(level, group, head, report.hash)
+
+    def _arrive(self, level: int, group: pa.RecordBatch, task: _Task, content: int) -> None:
+        base = content if level == 0 else task.base
+        if level == self._last:
+            self._make_ready(group, base, task.skipped)
+            return
+        deciders = self._deciders[level + 1]
+        if deciders is None:
+            where = LaneWindow(self._context.seed, self.number, self._windows[level + 1])
+            deciders = self._deciders[level + 1] = Deciders(self._context.levels[level + 1].deciders, where)
+        self._chain[level + 1] = mix(self._chain[level + 1] ^ base)
+        losses = Losses()
+        held = deciders.nbytes
+        made = deciders.add(group, losses)
+        self.nbytes += deciders.nbytes - held
+        self._context.ledger.stage(level + 1, losses, None)
+        self._decided(level + 1, made)
+
+    def _mark(self, level: int, mark: Mark) -> None:
+        if level == self._last:
+            self._check_replayed()
+            self._ready.append(mark)
+            self._out_window, self._position = self._out_window + 1, 0
+            self.ended = self.ended or mark is Mark.END
+            return
+        if mark is Mark.FLUSH:
+            deciders = self._deciders[level + 1]
+            if deciders is not None:
+                losses = Losses()
+                self.nbytes -= deciders.nbytes
+                made = deciders.flush(losses)
+                self._context.ledger.stage(level + 1, losses, None)
+                self._decided(level + 1, made)
+            self._deciders[level + 1] = None
+            self._chain[level + 1] = 0
+            self._windows[level + 1] += 1
+        self._queues[level + 1].append(mark)
+
+    def _decided(self, level: int, decisions: Sequence[Decision]) -> None:
+        stage = self._context.levels[level].stage
+        for decision in decisions:
+            if not len(decision.rows):
+                continue
+            base = mix(groups.hash_group(decision.rows) ^ self._chain[level])
+            size = stage.max_rows or len(decision.rows)
+            for start in range(0, len(decision.rows), size):
+                rows = decision.rows.slice(start, size)
+                self._dispatch(level, Decision(rows, decision.sources), mix(base ^ start))
+
+    def _dispatch(self, level: int, decision: Decision, base: int) -> None:
+        rows, skipped = decision.rows, 0
+        if level == self._last and self._skip and self._context.levels[level].stage.keeps_rows:
+            # Invariant 3: what an earlier run delivered is decided again, but not built again
+            skipped = min(self._skip, len(rows))
+            gone = Decision(rows.slice(0, skipped), decision.sources)
+            used = {int(n): decision.sources[int(n)] for n in used_sources(gone.rows)}
+            self._context.ledger.replayed(decision_counts(Decision(gone.rows, used), INDEX))
+            self._replay(base, 0, skipped)
+            rows = rows.slice(skipped)
+        if len(rows):
+            numbers = tuple(int(n) for n in used_sources(rows))
+            label = f"lane {self.number}, window {self._windows[level]}"
+            given = [rows, *(decision.sources[n] for n in numbers)]
+            self._push(level, given, Note(numbers=numbers), base=base, skipped=skipped, label=label)
+
+    # --------------------------------------------------------------------------------------------------- ready
+
+    def _keys(self, base: int, start: int, stop: int) -> U64:
+        """What rows [start, stop) of a task's output add to the digest, at their place in the window."""
+        first = (self._out_window << 32) + self._position
+        with np.errstate(over="ignore"):
+            rows = np.arange(start, stop, dtype=np.uint64) + np.uint64(base)
+            place = np.arange(first, first + stop - start, dtype=np.uint64)
+            return mix_array(mix_array(rows) + place * _GOLDEN)
+
+    def _replay(self, base: int, start: int, count: int) -> None:
+        keys = self._keys(base, start, start + count)
+        self._position += count
+        self._replayed_digest = (self._replayed_digest + int(np.add.reduce(keys))) & _MASK
+        self._skip -= count
+        if self._skip == 0:
+            self._verify()
+
+    def _verify(self) -> None:
+        if self._replayed_digest != self.state.window_digest:
+            raise CheckpointError(
+                f"lane {self.number} does not replay as it was: the digest of window {self.state.window} is "
+                f"{self._replayed_digest:016x}, the state says {self.state.window_digest:016x}",
+                hint="the data or a library changed since the state was saved",
+            )
+
+    def _check_replayed(self) -> None:
+        if self._skip:
+            raise CheckpointError(
+                f"lane {self.number} has {self.state.delivered - self._skip} sequences in window {self.state.window}, the state says {self.state.delivered}",
+                hint="the data or a library changed since the state was saved",
+            )
+
+    def _make_ready(self, group: pa.RecordBatch, base: int, offset: int) -> None:
+        if self._skip:
+            gone = min(self._skip, len(group))
+            self._context.ledger.replayed(delivered_counts(group.slice(0, gone)))
+            self._replay(base, offset, gone)
+            group, offset = group.slice(gone), offset + gone
+        if not len(group):
+            return
+        keys = self._keys(base, offset, offset + len(group))
+        self._position += len(group)
+        prefix = np.concatenate([np.zeros(1, np.uint64), np.cumsum(keys, dtype=np.uint64)])
+        self._ready.append(_Ready(group, prefix))
+        self.available += len(group)
+        self.nbytes += group.nbytes
+
+    def take(self, count: int) -> list[pa.RecordBatch]:
+        """The next `count` sequences, fewer at the lane's end; `state` moves on by that."""
+        taken: list[pa.RecordBatch] = []
+        window, delivered = self.state.window, self.state.delivered
+        digest, window_digest = self.state.digest, self.state.window_digest
+        left = count
+        while left and self._ready:
+            head = self._ready[0]
+            if isinstance(head, Mark):
+                if head is Mark.END:
+                    break
+                self._ready.popleft()
+                window, delivered, window_digest = window + 1, 0, 0
+                continue
+            size = min(left, len(head.group) - head.at)
+            stop = head.at + size
+            taken.append(head.group.slice(head.at, size))
+            gained = (int(head.prefix[stop]) - int(head.prefix[head.at])) & _MASK
+            digest, window_digest = (digest + gained) & _MASK, (window_digest + gained) & _MASK
+            head.at = stop
+            if stop == len(head.group):
+                self._ready.popleft()
+                self.nbytes -= head.group.nbytes
+            delivered += size
+            left -= size
+        self.available -= count - left
+        # empty sequences after the end count in `total`, so that every lane's total says the step
+        self.state = LaneState(window, delivered, self.state.total + count, digest, window_digest)
+        return taken
+
+    def drop_rest(self) -> pa.RecordBatch | None:
+        """Give up the sequences that are left at the lane's end (too few for a step); what they were, for the ledger."""
+        left = [r.group.slice(r.at) for r in self._ready if isinstance(r, _Ready)]
+        self._ready = deque([Mark.END])
+        self.available = 0
+        return groups.concat(left) if left else None
+

@@ -1,0 +1,177 @@
+"""Rows and tokens in, out and dropped, per data set: what `pipeline.accounting()` reports."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zephon import groups
+from zephon.engine.faults import Losses, component_counts
+from zephon.plugin import Decision
+
+Counts = dict[int, int]
+_UNCOUNTED = 64
+_LIGHT = (groups.COMPONENT, groups.DOC_COMPONENT, groups.DOC_START, groups.LENGTHS, groups.PADDING)
+
+
+def add_counts(table: Counts, counts: Mapping[int, int]) -> None:
+    """Add counts per component."""
+    for component, count in counts.items():
+        table[component] = table.get(component, 0) + count
+
+
+def _per_component(component: Any, weights: Any) -> Counts:
+    if not len(component):
+        return {}
+    sums = np.bincount(component, weights=weights)
+    return {int(c): int(sums[c]) for c in np.flatnonzero(sums)}
+
+
+def _flat(group: pa.RecordBatch, name: str) -> Any:
+    offsets, values = groups.list_parts(groups.column(group, name))
+    return values[int(offsets[0]) : int(offsets[-1])]
+
+
+def delivered_counts(group: pa.RecordBatch) -> tuple[Counts, Counts]:
+    """Records and tokens per component in delivered rows. A packed document counts as a record where it starts."""
+    names = group.schema.names
+    if groups.DOC_COMPONENT in names:
+        component = _flat(group, groups.DOC_COMPONENT)
+        rows = _per_component(component, _flat(group, groups.DOC_START) == 0)
+        return rows, _per_component(component, _flat(group, groups.LENGTHS))
+    return component_counts(group), document_tokens(group) or {}
+
+
+def document_tokens(group: pa.RecordBatch) -> Counts | None:
+    """Tokens per component of documents that aren't packed yet; None where there are none."""
+    index = group.schema.get_field_index(groups.TOKENS)
+    if index < 0 or groups.LENGTHS in group.schema.names or groups.COMPONENT not in group.schema.names:
+        return None
+    kind = group.schema.field(index).type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return None
+    return _per_component(groups.ints(group, groups.COMPONENT), np.diff(groups.list_parts(group.column(index))[0]))
+
+
+def decision_counts(decision: Decision, index_column: str) -> tuple[Counts, Counts]:
+    """`delivered_counts` of decision rows that are never gathered (a restore drops them)."""
+    if groups.DOC_COMPONENT in decision.rows.schema.names:
+        return delivered_counts(decision.rows)
+    rows: Counts = {}
+    tokens: Counts = {}
+    numbers = _flat(decision.rows, groups.SOURCE)
+    index = groups.ints(decision.rows, index_column)
+    for number, source in decision.sources.items():
+        mine = index[numbers == number]
+        names = [n for n in (*_LIGHT, groups.TOKENS) if n in source.schema.names]
+        more_rows, more_tokens = delivered_counts(groups.take(groups.select(source, names), mine))
+        add_counts(rows, more_rows)
+        add_counts(tokens, more_tokens)
+    return rows, tokens
+
+
+class Ledger:
+    """Counts of one run of this process. The pump writes all but deliveries, which the consumer writes."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        self.losses = Losses()
+        self.rows_in: Counts = {}
+        self.tokens_in: Counts = {}
+        self.rows_out: Counts = {}
+        self.tokens_out: Counts = {}
+        self.rows_replayed: Counts = {}
+        self.tokens_replayed: Counts = {}
+        self.padding = 0
+        self.sequences = 0
+        self.failures = 0
+        self._token_level: int | None = None
+        self._uncounted: list[pa.RecordBatch] = []
+        self._guard = threading.Lock()
+
+    def source(self, rows: Mapping[int, int]) -> None:
+        """Records that were planned and fetched (or failed to be)."""
+        add_counts(self.rows_in, rows)
+
+    def stage(self, level: int, losses: Losses, tokens: Mapping[int, int] | None) -> None:
+        """What one task left out, and the documents' tokens that it made (counted at the first level that has any)."""
+        self.losses.add(losses)
+        self.failures += len(losses.failures)
+        if tokens is not None and (self._token_level is None or level == self._token_level):
+            self._token_level = level
+            add_counts(self.tokens_in, tokens)
+            for counts in losses.tokens.values():
+                add_counts(self.tokens_in, counts)  # what tokenising cut off came in, too
+
+    def replayed(self, counts: tuple[Counts, Counts]) -> None:
+        """Sequences that an earlier run delivered."""
+        add_counts(self.rows_replayed, counts[0])
+        add_counts(self.tokens_replayed, counts[1])
+
+    def delivered(self, group: pa.RecordBatch) -> None:
+        """A batch that reached the user, without its empty sequences. Counted many at a time: this is on every step's path."""
+        names = group.schema.names
+        light = [n for n in _LIGHT if n in names]
+        if groups.DOC_COMPONENT not in names and groups.TOKENS in names:
+            light.append(groups.TOKENS)
+        self._uncounted.append(groups.select(group, light) if light else group)
+        self.sequences += len(group)
+        if len(self._uncounted) >= _UNCOUNTED:
+            self._count()
+
+    def _count(self) -> None:
+        with self._guard:
+            waiting, self._uncounted = self._uncounted, []
+            for group in _by_schema(waiting):
+                rows, tokens = delivered_counts(group)
+                add_counts(self.rows_out, rows)
+                add_counts(self.tokens_out, tokens)
+                if groups.PADDING in group.schema.names:
+                    self.padding += int(groups.ints(group, groups.PADDING).sum())
+
+    def report(self) -> dict[str, Any]:
+        """`{"rows": {...}, "tokens": {...}, ...}`, each with totals and per data set.
+
+        `in + added = out + replayed + sum(dropped) + in_flight`, for rows and for tokens, in total and for each data set.
+        """
+        self._count()
+        added: Counts = {}
+        for counts in self.losses.added.values():
+            add_counts(added, counts)
+        return {
+            "rows": self._side(self.rows_in, added, self.rows_out, self.rows_replayed, self.losses.rows),
+            "tokens": self._side(self.tokens_in, {}, self.tokens_out, self.tokens_replayed, self.losses.tokens),
+            "sequences": self.sequences,
+            "padding_tokens": self.padding,
+            "failures": self.failures,
+        }
+
+    def _side(self, came: Counts, added: Counts, out: Counts, replayed: Counts, dropped: Mapping[tuple[str, str], Counts]) -> dict[str, Any]:
+        def one(component: int | None) -> dict[str, Any]:
+            def pick(table: Mapping[int, int]) -> int:
+                return sum(table.values()) if component is None else table.get(component, 0)
+
+            reasons = {f"{operator}: {reason}": pick(counts) for (operator, reason), counts in sorted(dropped.items())}
+            reasons = {reason: count for reason, count in reasons.items() if count}
+            held = pick(came) + pick(added) - pick(out) - pick(replayed) - sum(reasons.values())
+            return {
+                "in": pick(came),
+                "added": pick(added),
+                "out": pick(out),
+                "replayed": pick(replayed),
+                "dropped": reasons,
+                "in_flight": held,
+            }
+
+        return one(None) | {"by_dataset": {name: one(number) for number, name in enumerate(self.names)}}
+
+
+def _by_schema(waiting: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    same: dict[str, list[pa.RecordBatch]] = {}
+    for group in waiting:
+        same.setdefault(str(group.schema), []).append(group)
+    return [groups.concat(members) for members in same.values()]

@@ -1,0 +1,96 @@
+"""Tokens per record, measured once on a sample with the pipeline's own operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zephon import groups
+from zephon.dataset import Dataset
+from zephon.engine.faults import Losses, Policy, apply_under
+from zephon.engine.fetch import source_schema, with_provenance
+from zephon.errors import RecipeError, at
+from zephon.plugin import CountsTokens, Operator
+
+_SPOTS = 16
+
+
+def sample(dataset: Dataset, columns: Sequence[str] | None, component: int, size: int) -> pa.RecordBatch:
+    """About `size` records, evenly spread over the data set: up to 16 units, evenly spaced rows of each. A function of the data alone."""
+    table = dataset.units
+    schema = source_schema([dataset], columns, [True])
+    spots = np.unique(np.linspace(0, len(table) - 1, min(_SPOTS, len(table))).astype(np.int64))
+    each = -(-size // len(spots))
+    parts = []
+    for unit in spots:
+        rows = int(table.rows[unit])
+        wanted = np.unique(np.linspace(0, rows - 1, min(each, rows)).astype(np.int64))
+        names = None if columns is None else [f.name for f in schema]
+        read = dataset.read(int(unit), names or None)
+        whole = groups.concat([groups.select(g, [n for n in schema.names if n in g.schema.names]) for g in read])
+        made = groups.take(whole, wanted)
+        size_here = len(made)
+        provenance = [
+            pa.array(np.full(size_here, component, np.int32)),
+            pa.array(np.zeros(size_here, np.int64)),
+            pa.array(np.full(size_here, int(table.shard[unit]), np.int32)),
+            pa.array(int(table.first_row[unit]) + wanted),
+        ]
+        parts.append(pa.RecordBatch.from_arrays([*made.columns, *provenance], schema=with_provenance(made.schema)))
+    return groups.concat(parts)
+
+
+def measure(
+    datasets: Sequence[Dataset],
+    steps: Sequence[tuple[Operator, Policy]],
+    *,
+    columns: Sequence[str] | None,
+    samples: int,
+    count: Callable[[dict[str, Any]], int] | None,
+) -> dict[str, float]:
+    """Tokens per record of each data set, by name.
+
+    Raises:
+        RecipeError: no operator before the first accumulator makes tokens, and there is no `measure` function.
+    """
+    before: list[tuple[Operator, Policy]] = []
+    counter: CountsTokens | None = None
+    for op, policy in steps:
+        if op.stateful or counter is not None:
+            break
+        before.append((op, policy))
+        counter = op if isinstance(op, CountsTokens) else None
+    found = {}
+    bound = [(op.name, op.bind(), policy) for op, policy in before] if count is None else []
+    for number, dataset in enumerate(datasets):
+        if not len(dataset.units):
+            found[dataset.name] = 1.0
+            continue
+        with at(dataset=dataset.name):
+            group = sample(dataset, columns, number, samples)
+            if count is not None:
+                tokens = sum(int(count(row)) for row in groups.iter_rows(group))
+            else:
+                tokens = _tokens(group, bound, counter)
+        found[dataset.name] = max(tokens, 1) / len(group)
+    return found
+
+
+def _tokens(group: pa.RecordBatch, bound: Sequence[tuple[str, Any, Policy]], counter: CountsTokens | None) -> int:
+    name = counter.token_column() if counter is not None else groups.TOKENS
+    current = [group]
+    for operator, apply, _ in bound:
+        current = [g for c in current if len(c) for g in apply_under("skip", apply, c, operator=operator, losses=Losses())]
+    tokens = 0
+    for made in current:
+        if name not in made.schema.names:
+            raise RecipeError(
+                "token estimation needs tokens: no operator before packing makes them",
+                hint="add tokenize, give TokenEstimation(measure=…), or leave token_estimation out",
+            )
+        offsets = groups.list_parts(groups.column(made, name))[0]
+        tokens += int(offsets[-1] - offsets[0])
+    return tokens

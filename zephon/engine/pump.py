@@ -1,0 +1,360 @@
+"""All lanes of this process: who gets the next task, when a batch is complete, and how it ends."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from zephon import groups
+from zephon.engine.lane import Lane
+from zephon.engine.ledger import Ledger, delivered_counts
+from zephon.engine.state import LaneState
+from zephon.errors import InternalError, ZephonError
+
+log = logging.getLogger("zephon.engine")
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One microbatch as it leaves the pump."""
+
+    group: pa.RecordBatch | None
+    lane: int
+    step: int
+    index: int
+    empty: int
+    """How many rows at the end train on nothing."""
+    state: LaneState | None
+    """The lane's state once this is delivered; None for a rank's padding lane."""
+    first_of_step: bool
+    nothing_left: bool
+    """No lane of this process had a sequence left when this step began."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How lanes' sequences are cut into steps and microbatches."""
+
+    per_step: int
+    microbatch: int
+    drop_last: bool
+    padding_lanes: int
+    """Lanes without data that this rank delivers at the end of a step, to have as many microbatches as the others."""
+    finite: bool
+    max_steps: int | None
+
+
+class PaddingLane:
+    """A lane that has nothing, for ranks with fewer lanes than others."""
+
+    number = -1
+    error = None
+    ended = True
+    available = 0
+
+    def __init__(self, total: int) -> None:
+        self.state = LaneState(total=total)
+
+    def take(self, count: int) -> list[pa.RecordBatch]:
+        """Nothing; only the count moves on."""
+        self.state = LaneState(total=self.state.total + count)
+        return []
+
+    def drop_rest(self) -> None:
+        """There is no rest."""
+
+
+class Pump:
+    """Feeds the runner and forms microbatches. `turn` does what can be done now; it never waits.
+
+    Args:
+        lanes: the lanes of this process, ascending.
+        cut: how to cut.
+        ledger: counts what is dropped at the end.
+        budget: bytes that all lanes together may hold.
+        tasks: how many tasks to keep outstanding.
+        prefetch: microbatches to hold ready.
+        empty_rows: makes the empty sequence (a group of one row) when first needed; None: there is none.
+    """
+
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        cut: Cut,
+        *,
+        ledger: Ledger,
+        budget: int,
+        tasks: int,
+        prefetch: int,
+        empty_rows: Callable[[], pa.RecordBatch | None],
+    ) -> None:
+        self.lanes = list(lanes)
+        self.cut = cut
+        self.wake = threading.Event()
+        self.deliveries: deque[Delivery] = deque()
+        self.error: BaseException | None = None
+        self.finished = False
+        self.peak_bytes = 0
+        self._ledger = ledger
+        self._budget = budget
+        self._tasks = tasks
+        self._prefetch = prefetch
+        self._empty_rows = empty_rows
+        self._empty: pa.RecordBatch | None = None
+        self._empty_known = False
+        first = min((lane.state.total for lane in lanes), default=0) // cut.per_step  # the first step that is not complete
+        self._step = first
+        self._order: list[Lane | PaddingLane] = [*lanes, *(PaddingLane(first * cut.per_step) for _ in range(cut.padding_lanes))]
+        self._turn = 0
+        self._step_open = False
+        self._nothing_left = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the lanes hold now."""
+        return sum(lane.nbytes for lane in self.lanes)
+
+    def turn(self) -> bool:
+        """Move finished tasks on, submit new ones, form batches; whether anything moved."""
+        moved = False
+        for lane in self.lanes:
+            before = (lane.outstanding, lane.available, lane.error)
+            lane.advance()
+            moved |= before != (lane.outstanding, lane.available, lane.error)
+        while len(self.deliveries) < self._prefetch and not self.finished and self._deliver():
+            moved = True
+        return self._feed() or moved
+
+    # -------------------------------------------------------------------------------------------------- feeding
+
+    def _feed(self) -> bool:
+        moved = False
+        while not self.finished:
+            held = self.nbytes
+            self.peak_bytes = max(self.peak_bytes, held)
+            needed = self._needed()
+            if needed is not None and needed.can_submit and not needed.outstanding:
+                # the lane that the next batch waits for always gets on, else a full budget would be a deadlock
+                needed.submit()
+                moved = True
+                continue
+            candidates = [lane for lane in self.lanes if lane.can_submit]
+            if not candidates or held >= self._budget or sum(lane.outstanding for lane in self.lanes) >= self._tasks:
+                return moved
+            self._neediest(candidates).submit()
+            moved = True
+        return moved
+
+    def _needed(self) -> Lane | None:
+        """The lane that the next batch waits for, if it has too little."""
+        here = self._order[self._turn]
+        waiting = [here] if self._step_open or not self.cut.finite else [here, *self.lanes]
+        for lane in waiting:
+            if isinstance(lane, Lane) and lane.available < self.cut.per_step and not lane.ended:
+                return lane
+        return None
+
+    def _neediest(self, candidates: Sequence[Lane]) -> Lane:
+        """The lane with the fewest steps ahead; among equals the one whose turn comes first, then the one with fewer tasks."""
+        size = self.cut.per_step
+
+        def need(lane: Lane) -> tuple[int, int, int, int]:
+            return (lane.state.total + lane.available) // size, lane.outstanding // 2, lane.state.total // size, lane.number
+
+        return min(candidates, key=need)
+
+    # ------------------------------------------------------------------------------------------------ delivering
+
+    def _deliver(self) -> bool:
+        """Form the next microbatch if its sequences are there."""
+        if self.cut.max_steps is not None and self._step >= self.cut.max_steps:
+            self.finished = True
+            return True
+        if not self._step_open and not self._open_step():
+            return False
+        lane = self._order[self._turn]
+        done = lane.state.total - self._step * self.cut.per_step
+        if done >= self.cut.per_step:
+            self._next_lane()
+            return True
+        want = min(self.cut.microbatch, self.cut.per_step - done)
+        if not lane.ended and lane.available < (self.cut.per_step if self.cut.drop_last and done == 0 else want):
+            if lane.error is not None:
+                raise lane.error
+            return False
+        if self.cut.drop_last and done == 0 and lane.available < self.cut.per_step:
+            self._drop(lane)
+        first = done == 0 and lane is self._order[0]
+        available = min(want, lane.available)
+        group, empty = self._fill(lane.take(want), available, want)
+        state = lane.state if isinstance(lane, Lane) else None
+        index = done // self.cut.microbatch
+        self.deliveries.append(Delivery(group, lane.number, self._step, index, empty, state, first, self._nothing_left))
+        if lane.state.total >= (self._step + 1) * self.cut.per_step:
+            self._next_lane()
+        return True
+
+    def _open_step(self) -> bool:
+        """At the start of a step of a finite run: wait until every lane shows whether it has anything left."""
+        if self.cut.finite:
+            need = self.cut.per_step if self.cut.drop_last else 1
+            for lane in self.lanes:
+                if lane.available < need and not lane.ended:
+                    if lane.error is not None:
+                        raise lane.error
+                    return False
+            self._nothing_left = all(lane.available < need for lane in self.lanes)
+        self._step_open = True
+        return True
+
+    def _next_lane(self) -> None:
+        self._turn += 1
+        if self._turn == len(self._order):
+            self._turn = 0
+            self._step += 1
+            self._step_open = False
+
+    def _drop(self, lane: Lane | PaddingLane) -> None:
+        rest = lane.drop_rest()
+        if rest is not None:
+            rows, tokens = delivered_counts(rest)
+            self._ledger.losses.drop("batch", "drop_last", rows, tokens)
+
+    def _fill(self, parts: list[pa.RecordBatch], available: int, want: int) -> tuple[pa.RecordBatch | None, int]:
+        missing = want - available
+        if missing:
+            empty = self._empty_row()
+            if empty is not None:
+                parts = [*parts, *([empty] * missing)]
+            else:
+                missing = 0
+        return (groups.concat(parts) if parts else None), missing
+
+    def _empty_row(self) -> pa.RecordBatch | None:
+        if not self._empty_known:
+            self._empty, self._empty_known = self._empty_rows(), True
+        return self._empty
+
+
+class BackgroundPump:
+    """A thread that turns the pump while the training step runs."""
+
+    def __init__(self, pump: Pump, *, watchdog_s: float, describe: Callable[[], str]) -> None:
+        self._pump = pump
+        self._stop = threading.Event()
+        self._ready = threading.Condition()
+        self._watchdog_s = watchdog_s
+        self._describe = describe
+        self._thread = threading.Thread(target=self._run, name="zephon-pump", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        pump = self._pump
+        try:
+            while not self._stop.is_set() and not pump.finished:
+                pump.wake.clear()
+                moved = pump.turn()
+                if moved:
+                    with self._ready:
+                        self._ready.notify_all()
+                else:
+                    pump.wake.wait(1.0)
+        except BaseException as error:  # noqa: BLE001 - it must reach the consumer, whatever it is
+            pump.error = error
+        finally:
+            with self._ready:
+                pump.finished = True
+                self._ready.notify_all()
+
+    def next(self) -> Delivery | None:
+        """The next delivery, waiting for it; None at the end. Raises what stopped the pump."""
+        pump = self._pump
+        quiet_since = time.monotonic()
+        with self._ready:
+            while not pump.deliveries:
+                if pump.finished:
+                    if pump.error is not None:
+                        raise pump.error
+                    return None
+                if self._stop.is_set():
+                    raise InternalError("the pump is closed")
+                self._ready.wait(1.0)
+                if time.monotonic() - quiet_since > self._watchdog_s:
+                    self._bark(time.monotonic() - quiet_since)
+                    quiet_since = time.monotonic()
+            made = pump.deliveries.popleft()
+        pump.wake.set()
+        return made
+
+    def _bark(self, seconds: float) -> None:
+        log.warning("no batch for %.0f s; %s; the stacks of all threads follow on stderr", seconds, self._describe())
+        faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)
+
+    def close(self) -> None:
+        """Stop the thread. Idempotent."""
+        self._stop.set()
+        self._pump.wake.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+class ForegroundPump:
+    """Turns the pump in the consumer's own thread, when a batch is asked for: no thread at all."""
+
+    def __init__(self, pump: Pump) -> None:
+        self._pump = pump
+
+    def start(self) -> None:
+        """Nothing runs before a batch is asked for."""
+
+    def next(self) -> Delivery | None:
+        """The next delivery; None at the end."""
+        pump = self._pump
+        while not pump.deliveries:
+            if pump.finished:
+                return None
+            if not pump.turn() and not pump.deliveries and not pump.finished:
+                raise InternalError("the pump stands still")
+        return pump.deliveries.popleft()
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
+def locate(error: ZephonError, names: Sequence[str], paths: Callable[[int, int], str]) -> ZephonError:
+    """Turn the numbers of data set and shard, all that a worker knows, into names."""
+    where: Any = error.where
+    changes: dict[str, Any] = {}
+    component = where.component
+    if component is not None and 0 <= component < len(names):
+        changes["dataset"] = where.dataset or names[component]
+        changes["component"] = None
+        if isinstance(where.shard, int):
+            changes["shard"] = paths(component, where.shard)
+    if changes:
+        values: Mapping[str, Any] = {**vars(where), **changes}
+        error.where = type(where)(**values)
+    return error
+
+
+def finished(value: Any = None, error: BaseException | None = None) -> Future[Any]:
+    """A future that is done."""
+    future: Future[Any] = Future()
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(value)
+    return future

@@ -1,0 +1,256 @@
+"""One iteration of a pipeline: everything that is started for it, and everything that is closed after it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from zephon.dataset import Dataset
+from zephon.engine.faults import Losses
+from zephon.engine.fetch import Fetcher
+from zephon.engine.lane import Lane, LaneContext
+from zephon.engine.ledger import Ledger
+from zephon.engine.pump import BackgroundPump, Cut, Delivery, ForegroundPump, Pump, finished, locate
+from zephon.engine.stages import Level, Note
+from zephon.engine.state import LaneState
+from zephon.errors import DataError, Where, ZephonError, wrap
+from zephon.options import Options
+from zephon.plan.source import CHUNK_BYTES, Chunk, Plan
+from zephon.plugin import StatefulOperator
+from zephon.runners.base import Groups, Runner
+
+log = logging.getLogger("zephon.engine")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a run is made of; all of it is decided before anything starts."""
+
+    plan: Plan
+    datasets: Sequence[Dataset]
+    levels: Sequence[Level]
+    columns: Sequence[str] | None
+    options: Options
+    owned: Sequence[int]
+    cut: Cut
+    seed: int
+    schema: pa.Schema | None
+    """Of the sequences, as far as it is known before running."""
+
+
+class Run:
+    """Starts runner, threads and lanes; delivers; closes. Use it as an iterator and call `close` when done.
+
+    Args:
+        definition: what to run.
+        start: the state of each owned lane.
+        make_runner: makes the runner; the engine does not know which.
+    """
+
+    def __init__(self, definition: Definition, start: Mapping[int, LaneState], make_runner: Callable[[], Runner]) -> None:
+        self.definition = definition
+        options = definition.options
+        self.ledger = Ledger([d.name for d in definition.datasets])
+        self.lane_states = dict(start)
+        self._quarantine = _Quarantine(options, definition.datasets, self.ledger)
+        self._inline = options.runner == "inline"
+        self._runner = make_runner()
+        self._local: ThreadPoolExecutor | None = None
+        self.fetcher = Fetcher(
+            definition.plan, definition.datasets, columns=definition.columns, keep_bytes=options.max_bytes // 2, policy=options.on_error
+        )
+        context = LaneContext(
+            plan=definition.plan,
+            levels=definition.levels,
+            seed=definition.seed,
+            window_chunks=options.flush_every_chunks,
+            ledger=self.ledger,
+            submit_fetch=self._submit_fetch,
+            submit_stage=self._submit_stage,
+            on_failures=self._quarantine.take,
+            chunk_bytes=min(CHUNK_BYTES * 4, options.max_bytes // 8),
+        )
+        self.pump = Pump(
+            [Lane(number, context, start[number]) for number in definition.owned],
+            definition.cut,
+            ledger=self.ledger,
+            budget=options.max_bytes // 2,
+            tasks=0 if self._inline else 2 * options.worker_count + 2,
+            prefetch=1 if self._inline else options.prefetch_batches,
+            empty_rows=self._make_empty_row,
+        )
+        self._driver: ForegroundPump | BackgroundPump = (
+            ForegroundPump(self.pump)
+            if self._inline
+            else BackgroundPump(self.pump, watchdog_s=options.watchdog_s, describe=self._describe)
+        )
+        self._local_work: dict[int, Any] = {}
+        self._finalizer: Any = None
+
+    def start(self) -> None:
+        """Start the runner and the threads."""
+        try:
+            if not self._inline:
+                threads = self.definition.options.fetch_parallelism or self.definition.options.worker_count
+                self._local = ThreadPoolExecutor(threads, thread_name_prefix="zephon-fetch")
+            self._runner.start([level.stage for level in self.definition.levels])
+            self._driver.start()
+        except BaseException:
+            self.close()
+            raise
+        self._finalizer = weakref.finalize(self, _close_parts, self._driver, self._runner, self._local)
+
+    def deliveries(self) -> Iterator[Delivery]:
+        """Microbatches to the end; `lane_states` follows what was delivered."""
+        agree, ranks = self.definition.options.agree, self.definition.options.ranks
+        while True:
+            try:
+                made = self._driver.next()
+            except ZephonError as error:
+                raise self._located(error) from error.__cause__
+            if made is None:
+                return
+            if made.first_of_step:
+                if agree is not None and agree(made.nothing_left):
+                    return
+                if agree is None and made.nothing_left and ranks == 1 and self.definition.options.max_steps is None:
+                    return
+            if made.state is not None:
+                self.lane_states[made.lane] = made.state
+            if made.group is not None and len(made.group) > made.empty:
+                self.ledger.delivered(made.group.slice(0, len(made.group) - made.empty))
+            yield made
+
+    def close(self) -> None:
+        """Stop and join everything. Idempotent."""
+        if self._finalizer is not None:
+            self._finalizer.detach()
+            self._finalizer = None
+        _close_parts(self._driver, self._runner, self._local)
+        self._quarantine.close()
+
+    # ---------------------------------------------------------------------------------------------------- tasks
+
+    def _submit_fetch(self, chunk: Chunk) -> Future[tuple[pa.RecordBatch, Losses]]:
+        return self._elsewhere(lambda: self.fetcher.fetch(chunk), Where(lane=chunk.lane))
+
+    def _submit_stage(self, level: int, given: Groups, note: Note, label: str) -> Future[tuple[Groups, Any]]:
+        stage = self.definition.levels[level].stage
+        if stage.trivial:
+            # moving memory is not worth a trip to another process
+            work = self._local_work.get(level) or self._local_work.setdefault(level, stage.bind())
+            return self._elsewhere(lambda: work(given, note), Where(operator=stage.name))
+        future = self._runner.submit(level, given, note, label=label)
+        future.add_done_callback(self._woke)
+        return future
+
+    def _elsewhere(self, work: Callable[[], Any], where: Where) -> Future[Any]:
+        """Run in the fetch threads; in line where there are none."""
+        if self._local is None:
+            try:
+                return finished(work())
+            except Exception as error:  # noqa: BLE001 - it must reach the lane, whatever it is
+                return finished(error=wrap(error, where))
+        future = self._local.submit(_wrapped, work, where)
+        future.add_done_callback(self._woke)
+        return future
+
+    def _woke(self, future: Future[Any]) -> None:
+        del future
+        self.pump.wake.set()
+
+    def _make_empty_row(self) -> pa.RecordBatch | None:
+        """The empty sequence: made by the last packer, sent through all that follows it."""
+        levels = self.definition.levels
+        first = max((i for i, level in enumerate(levels) if _can_be_empty(level)), default=None)
+        if first is None:
+            return None
+        made, _ = levels[first].stage.bind()([], Note(empty=True))
+        for level in levels[first + 1 :]:
+            if not made:
+                return None
+            made, _ = level.stage.bind()(made, Note(plain=True))
+        return made[0] if made else None
+
+    def _located(self, error: ZephonError) -> ZephonError:
+        datasets = self.definition.datasets
+        return locate(error, [d.name for d in datasets], lambda component, shard: datasets[component].shards[shard].path)
+
+    def _describe(self) -> str:
+        lanes = self.pump.lanes
+        return f"{sum(lane.outstanding for lane in lanes)} tasks outstanding, {sum(lane.available for lane in lanes)} sequences ready"
+
+
+def _can_be_empty(level: Level) -> bool:
+    builder = level.stage.builder
+    return isinstance(builder, StatefulOperator) and builder.empty_row(None) is not None
+
+
+def _wrapped(work: Callable[[], Any], where: Where) -> Any:
+    try:
+        return work()
+    except Exception as error:
+        raise wrap(error, where) from error
+
+
+def _close_parts(driver: ForegroundPump | BackgroundPump, runner: Runner, local: ThreadPoolExecutor | None) -> None:
+    driver.close()
+    runner.close()
+    if local is not None:
+        local.shutdown(wait=True, cancel_futures=True)
+
+
+class _Quarantine:
+    """Counts failed records, writes them down, and stops the run when there are too many."""
+
+    def __init__(self, options: Options, datasets: Sequence[Dataset], ledger: Ledger) -> None:
+        self._options = options
+        self._datasets = datasets
+        self._ledger = ledger
+        self._in_a_row: dict[int, int] = {}
+        self._file: Any = None
+
+    def take(self, lane: int, losses: Losses, any_lived: bool) -> None:
+        """Failed records of one group of a lane. Raises `DataError` beyond the limits."""
+        row = len(losses.failures) if any_lived else self._in_a_row.get(lane, 0) + len(losses.failures)
+        self._in_a_row[lane] = 0 if any_lived else row
+        last = losses.failures[-1]
+        for failure in losses.failures:
+            self._write({**asdict(failure), "dataset": self._name(failure.component), "shard": self._path(failure.component, failure.shard)})
+        place = Where(dataset=self._name(last.component), shard=self._path(last.component, last.shard), row=last.row, operator=last.operator)
+        limit = self._options.max_failures
+        if limit is not None and self._ledger.failures > limit:
+            raise DataError(f"{self._ledger.failures} records failed, more than max_failures={limit}; the last: {last.error}", where=place)
+        limit = self._options.max_failures_in_a_row
+        if limit is not None and row > limit:
+            raise DataError(f"{row} records in a row failed, more than max_failures_in_a_row={limit}; the last: {last.error}", where=place)
+
+    def _name(self, component: int) -> str:
+        return self._datasets[component].name if 0 <= component < len(self._datasets) else "?"
+
+    def _path(self, component: int, shard: str | int | None) -> str | None:
+        if isinstance(shard, int) and 0 <= component < len(self._datasets):
+            return self._datasets[component].shards[shard].path
+        return None if shard is None else str(shard)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._options.quarantine is None:
+            return
+        if self._file is None:
+            self._file = open(self._options.quarantine, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        self._file.write(json.dumps(line, sort_keys=True) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file, if one was opened."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+

@@ -1,0 +1,191 @@
+"""The operator list cut at its accumulators: levels, each with deciders (serial, per lane) and a stage (stateless, on workers)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zephon import groups
+from zephon.engine.faults import Losses, Policy, apply_under
+from zephon.engine.ledger import document_tokens
+from zephon.errors import RecipeError, at
+from zephon.plugin import Operator, SelectOperator, StatefulOperator
+from zephon.recipe import operator_fingerprint
+from zephon.runners.base import Groups, Work
+
+INDEX = "_index"
+"""In the rows of a selection: the row in its source group."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What travels with a task to a worker."""
+
+    numbers: tuple[int, ...] = ()
+    """The groups after the first are sources with these numbers."""
+    empty: bool = False
+    """Make the empty row instead of gathering."""
+    plain: bool = False
+    """The first group is payload already: nothing to gather."""
+    hash: bool = False
+    """Hash the resulting group's content (for the digest)."""
+
+
+@dataclass
+class Report:
+    """What comes back with the result of a task."""
+
+    losses: Losses = field(default_factory=Losses)
+    hash: int = 0
+    tokens: dict[int, int] | None = None
+    """Tokens per component in the result, where it has documents (not yet packed)."""
+    seconds: float = 0.0
+
+
+Gather = Callable[[pa.RecordBatch, Mapping[int, pa.RecordBatch]], pa.RecordBatch]
+
+
+def gather_selection(rows: pa.RecordBatch, sources: Mapping[int, pa.RecordBatch]) -> pa.RecordBatch:
+    """The gather of operators that only select: the rows of their source groups."""
+    offsets, values = groups.list_parts(groups.column(rows, groups.SOURCE))
+    numbers = values[int(offsets[0]) : int(offsets[-1])]
+    index = groups.ints(rows, INDEX)
+    parts, places = [], []
+    for number in dict.fromkeys(numbers.tolist()):
+        here = np.flatnonzero(numbers == number)
+        parts.append(groups.take(sources[number], index[here]))
+        places.append(here)
+    if len(parts) == 1:
+        return parts[0]
+    return groups.take(groups.concat(parts), np.argsort(np.concatenate(places), kind="stable"))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Stateless work between accumulators: gather what the accumulator before decided, then apply operators."""
+
+    builder: StatefulOperator | None
+    selects: bool
+    """Without a builder: whether a selection must be gathered."""
+    steps: tuple[tuple[Operator, Policy], ...]
+
+    @property
+    def name(self) -> str:
+        """The operators' names."""
+        names = ([self.builder.name] if self.builder else []) + [op.name for op, _ in self.steps]
+        return "+".join(names) or "gather"
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all settings, as this process sees them."""
+        every = ([self.builder] if self.builder else []) + [op for op, _ in self.steps]
+        return "-".join(operator_fingerprint(op) for op in every)
+
+    @property
+    def trivial(self) -> bool:
+        """Nothing but moving memory: not worth sending to another process."""
+        return not self.steps
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether output row i comes from decision row i alone, so that rows may be skipped before the work."""
+        return all(op.keeps_rows and policy == "raise" for op, policy in self.steps)
+
+    @property
+    def max_rows(self) -> int | None:
+        """The strictest of the operators' bounds on rows per call."""
+        bounds = [op.max_rows for op, _ in self.steps if op.max_rows is not None]
+        return min(bounds, default=None)
+
+    def bind(self) -> Work:
+        """Bind the operators; in each worker once."""
+        gather: Gather | None = None
+        if self.builder is not None:
+            with at(operator=self.builder.name):
+                gather = self.builder.bind()
+        elif self.selects:
+            gather = gather_selection
+        bound = []
+        for op, policy in self.steps:
+            with at(operator=op.name):
+                bound.append((op.name, op.bind(), policy))
+        return _BoundStage(self, gather, bound).run
+
+
+class _BoundStage:
+    def __init__(self, stage: Stage, gather: Gather | None, steps: Sequence[tuple[str, Any, Policy]]) -> None:
+        self.stage = stage
+        self.gather = gather
+        self.steps = steps
+
+    def run(self, given: Groups, note: Note) -> tuple[Groups, Report]:
+        """One task."""
+        begun = time.perf_counter()
+        report = Report()
+        current: list[pa.RecordBatch] = []
+        if note.empty:
+            assert self.stage.builder is not None
+            made = self.stage.builder.empty_row(None)
+            current = [] if made is None else [made]
+        elif note.plain or self.gather is None:
+            current = [given[0]]
+        else:
+            with at(operator=self.stage.name):
+                current = [self.gather(given[0], dict(zip(note.numbers, given[1:], strict=True)))]
+        for name, apply, policy in self.steps:
+            current = [g for group in current if len(group) for g in apply_under(policy, apply, group, operator=name, losses=report.losses)]
+        current = [g for g in current if len(g)]
+        result = groups.concat(current) if current else None
+        if result is not None and note.hash:
+            report.hash = groups.hash_group(result)
+        if result is not None:
+            report.tokens = document_tokens(result)
+        report.seconds = time.perf_counter() - begun
+        return ([] if result is None else [result]), report
+
+
+@dataclass(frozen=True)
+class Level:
+    """Deciders that share one gather, and the stage after them. The first level has no deciders."""
+
+    deciders: tuple[StatefulOperator | SelectOperator, ...]
+    stage: Stage
+
+
+def cut_levels(steps: Sequence[tuple[Operator, Policy]]) -> list[Level]:
+    """Cut the operator list at its accumulators.
+
+    Selecting operators straight after an accumulator decide on its light rows, before anything is gathered.
+
+    Raises:
+        RecipeError: an operator calls itself stateful but is neither a StatefulOperator nor a SelectOperator.
+    """
+    levels: list[Level] = []
+    deciders: list[StatefulOperator | SelectOperator] = []
+    stateless: list[tuple[Operator, Policy]] = []
+
+    def close() -> None:
+        builder = deciders[0] if deciders and isinstance(deciders[0], StatefulOperator) else None
+        levels.append(Level(tuple(deciders), Stage(builder, bool(deciders) and builder is None, tuple(stateless))))
+
+    for op, policy in steps:
+        if not op.stateful:
+            stateless.append((op, policy))
+            continue
+        if not isinstance(op, StatefulOperator | SelectOperator):
+            raise RecipeError(
+                f"operator {op.name!r} is declared stateful but is neither a StatefulOperator nor a SelectOperator",
+                hint="derive it from one of them (zephon.plugin)",
+            )
+        if isinstance(op, SelectOperator) and deciders and not stateless:
+            deciders.append(op)
+            continue
+        close()
+        deciders, stateless = [op], []
+    close()
+    return levels

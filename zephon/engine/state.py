@@ -1,0 +1,149 @@
+"""Checkpoints: per lane a handful of integers and a digest, and the recipe they belong to.
+
+A state is plain (dict, list, int, float, str), rank-free and mergeable: `lanes` is keyed by lane number, so states of different
+ranks are united by key. This module knows integers and dicts only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zephon.errors import CheckpointError, LaneCountError
+from zephon.recipe import STREAM_VERSION, difference, fingerprint
+
+FORMAT = 1
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class LaneState:
+    """Where one lane is.
+
+    Attributes:
+        window: the window that the next sequence comes from (or, at its end, the window that was just finished).
+        delivered: sequences delivered in that window.
+        total: sequences delivered in all.
+        digest: running digest of everything delivered, 64 bits.
+        window_digest: the same for this window only; a restore replays the window and compares.
+    """
+
+    window: int = 0
+    delivered: int = 0
+    total: int = 0
+    digest: int = 0
+    window_digest: int = 0
+
+    def pack(self) -> list[Any]:
+        """As it stands in a state: three integers and two hex strings."""
+        return [self.window, self.delivered, self.total, f"{self.digest:016x}", f"{self.window_digest:016x}"]
+
+    @classmethod
+    def unpack(cls, values: Any, lane: str) -> LaneState:
+        """Raises `CheckpointError` where the values are not a lane's state."""
+        try:
+            window, delivered, total, digest, window_digest = values
+            made = cls(int(window), int(delivered), int(total), int(str(digest), 16), int(str(window_digest), 16))
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"the state of lane {lane} is damaged: {values!r}") from error
+        if min(made.window, made.delivered, made.total) < 0 or made.delivered > made.total:
+            raise CheckpointError(f"the state of lane {lane} is damaged: {values!r}")
+        return made
+
+
+def make_state(
+    *, recipe: Mapping[str, Any], lanes: Mapping[int, LaneState], tokens_per_record: Mapping[str, float] | None
+) -> dict[str, Any]:
+    """The state of these lanes."""
+    return {
+        "format": FORMAT,
+        "stream_version": STREAM_VERSION,
+        "fingerprint": fingerprint(recipe),
+        "recipe": dict(recipe),
+        "tokens_per_record": None if tokens_per_record is None else dict(tokens_per_record),
+        "lanes": {str(lane): state.pack() for lane, state in sorted(lanes.items())},
+    }
+
+
+def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One state out of those of several ranks (any order, any number of times the same).
+
+    Where two states know the same lane, the one that is further on wins: a rank may carry an older merge along.
+
+    Raises:
+        CheckpointError: not states, or of different recipes.
+    """
+    merged: dict[str, Any] = {}
+    for state in states:
+        check_form(state)
+        if not merged:
+            merged = {**state, "lanes": dict(state["lanes"])}
+            continue
+        if state["fingerprint"] != merged["fingerprint"]:
+            raise CheckpointError("states of different recipes can't be merged: " + _differences(merged["recipe"], state["recipe"]))
+        merged["tokens_per_record"] = merged["tokens_per_record"] or state["tokens_per_record"]
+        for lane, values in state["lanes"].items():
+            mine = merged["lanes"].get(lane)
+            if mine is None or LaneState.unpack(values, lane).total > LaneState.unpack(mine, lane).total:
+                merged["lanes"][lane] = values
+    if not merged:
+        raise CheckpointError("there is no state to merge")
+    merged["lanes"] = {lane: merged["lanes"][lane] for lane in sorted(merged["lanes"], key=int)}
+    return merged
+
+
+def check_form(state: Any) -> None:
+    """Raises `CheckpointError` where `state` is not a state of this format."""
+    if not isinstance(state, Mapping) or not isinstance(state.get("lanes"), Mapping) or "recipe" not in state or "fingerprint" not in state:
+        raise CheckpointError("this is not a Zephon state", hint="give back what state_dict() returned")
+    if not isinstance(state["recipe"], Mapping):
+        raise CheckpointError("this state's recipe is damaged")
+    if state.get("format") != FORMAT:
+        raise CheckpointError(f"this state has format {state.get('format')!r}; this version reads format {FORMAT}")
+    if state.get("stream_version") != STREAM_VERSION:
+        raise CheckpointError(
+            f"this state was saved by stream version {state.get('stream_version')!r}; this is {STREAM_VERSION}, whose bytes differ",
+            hint="see the CHANGELOG for the version to go on with",
+        )
+    for lane in state["lanes"]:
+        if not str(lane).isdigit():
+            raise CheckpointError(f"this state has a lane {lane!r}; lanes are numbers")
+
+
+def load_state(state: Mapping[str, Any], *, recipe: Mapping[str, Any], owned: Sequence[int]) -> dict[int, LaneState]:
+    """The lanes of this rank out of a (merged) state.
+
+    Raises:
+        LaneCountError: saved with another number of lanes.
+        CheckpointError: another recipe (with the differences), or a lane of this rank is missing.
+    """
+    check_form(state)
+    saved = state["recipe"]
+    if saved.get("lanes") != recipe["lanes"]:
+        raise LaneCountError(
+            f"the state was saved with {saved.get('lanes')} lanes, this pipeline has {recipe['lanes']}",
+            hint=f"set lanes={saved.get('lanes')}: the number of ranks may change, the number of lanes may not",
+        )
+    if state["fingerprint"] != fingerprint(recipe):
+        raise CheckpointError(
+            f"the state was saved with recipe {state['fingerprint']}, this pipeline is {fingerprint(recipe)}: {_differences(saved, recipe)}",
+            hint="restore with the recipe that the state was saved with",
+        )
+    missing = [lane for lane in owned if str(lane) not in state["lanes"]]
+    if missing:
+        raise CheckpointError(
+            f"the state knows lanes {_some(sorted(map(int, state['lanes'])))}, this rank owns lane {missing[0]} too",
+            hint="merge the states of all ranks: zephon.merge_states([...])",
+        )
+    return {lane: LaneState.unpack(state["lanes"][str(lane)], str(lane)) for lane in owned}
+
+
+def _differences(saved: Any, now: Any) -> str:
+    found = difference(saved, now)
+    text = "; ".join(found[:6]) or "no difference in words"
+    return text + (f"; and {len(found) - 6} more" if len(found) > 6 else "")
+
+
+def _some(numbers: Sequence[int]) -> str:
+    return str(list(numbers)) if len(numbers) <= 8 else f"[{numbers[0]}, {numbers[1]}, … {numbers[-1]}]"

@@ -1,0 +1,41 @@
+"""States of all ranks through a shared folder, for trainers that save one object for the whole run."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zephon.errors import CheckpointError
+from zephon.options import Options
+
+
+def exchange_states(state: Mapping[str, Any], options: Options, number: int) -> list[dict[str, Any]]:
+    """Write this rank's state, wait for those of the others, and return all. Every rank must call it the same number of times.
+
+    Raises:
+        CheckpointError: a rank's file did not appear within `aggregate_timeout_s` seconds.
+    """
+    assert options.aggregate_dir is not None
+    folder = Path(options.aggregate_dir) / (options.run_id or "run")
+    folder.mkdir(parents=True, exist_ok=True)
+    mine = folder / f"state-{number:08d}-rank-{options.rank:05d}.json"
+    part = mine.with_suffix(f".{os.getpid()}.part")
+    part.write_text(json.dumps(state))
+    part.replace(mine)  # atomic: nobody reads half a file
+    found: list[dict[str, Any]] = []
+    deadline = time.monotonic() + options.aggregate_timeout_s
+    for rank in range(options.ranks):
+        path = folder / f"state-{number:08d}-rank-{rank:05d}.json"
+        while not path.exists():
+            if time.monotonic() > deadline:
+                raise CheckpointError(
+                    f"rank {rank} of {options.ranks} did not write {path} within {options.aggregate_timeout_s:.0f} s",
+                    hint="all ranks must call checkpoint() together, and see the same aggregate_dir",
+                )
+            time.sleep(0.02)
+        found.append(json.loads(path.read_text()))
+    return found

@@ -1,0 +1,123 @@
+"""What a run may be told that is not part of the recipe (except where a docstring says so)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from zephon.engine.faults import POLICIES, Policy
+from zephon.errors import RecipeError, unknown
+
+RunnerName = Literal["inline", "threads", "processes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Settings of `Pipeline.options`. Only `lanes`, `flush_every_chunks` and the policies for bad records change any byte."""
+
+    lanes: int | None = None
+    """Part of the recipe. The independent streams that a global batch is cut across; default: `dp_size`."""
+    dp_rank: int | None = None
+    dp_size: int | None = None
+    """Data-parallel coordinates. Default: one rank; refused where torch.distributed says that there are several."""
+    uneven_lanes: Literal["refuse", "pad"] = "refuse"
+    """A lane count that the ranks don't divide: refuse, or give ranks with fewer lanes empty microbatches."""
+    runner: RunnerName = "threads"
+    workers: int | None = None
+    """Tasks at once; default: the cores this process may use."""
+    fetch_parallelism: int | None = None
+    """Reads at once; default: as many as workers."""
+    prefetch_batches: int = 4
+    """Microbatches held ready for the training step."""
+    max_bytes: int = 1 << 30
+    """Bytes that data in flight and decoded data kept for several lanes may take, half each."""
+    flush_every_chunks: int = 8
+    """Part of the recipe. Chunks per window."""
+    max_steps: int | None = None
+    """Deliver exactly so many steps (counted from the beginning of the run, not from a restore)."""
+    agree: Callable[[bool], bool] | None = None
+    """For a finite run on several ranks: told once per step whether this rank has nothing left; answers whether no rank has."""
+    on_error: Policy = "raise"
+    """Part of the recipe. What becomes of a record that can't be read or that an operator fails on."""
+    quarantine: str | None = None
+    """Where on_error="quarantine" writes a JSON line per failed record."""
+    exclude: str | None = None
+    """Part of the recipe. A quarantine file whose records are left out from the beginning."""
+    max_failures: int | None = None
+    """Stop when more records than this failed in this process."""
+    max_failures_in_a_row: int | None = None
+    """Stop when more records than this failed in a lane without one in between that worked."""
+    watchdog_s: float = 120.0
+    """Dump all stacks when no batch came for so long."""
+    aggregate_dir: str | None = None
+    """A folder that all ranks see: `checkpoint()` then returns the merged state of all ranks."""
+    aggregate_timeout_s: float = 120.0
+    run_id: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("lanes", "dp_size", "workers", "fetch_parallelism", "prefetch_batches", "max_bytes", "flush_every_chunks", "max_steps"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise RecipeError(f"{name} is {value!r}; it must be a whole number ≥ 1")
+        for name in ("max_failures", "max_failures_in_a_row", "dp_rank"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise RecipeError(f"{name} is {value!r}; it must be a whole number ≥ 0")
+        if self.runner not in get_args(RunnerName):
+            raise RecipeError(unknown("runner", str(self.runner), get_args(RunnerName)))
+        if self.on_error not in POLICIES:
+            raise RecipeError(unknown("on_error policy", str(self.on_error), POLICIES))
+        if self.uneven_lanes not in ("refuse", "pad"):
+            raise RecipeError(unknown("uneven_lanes", str(self.uneven_lanes), ("refuse", "pad")))
+        if self.dp_rank is not None and self.dp_size is not None and self.dp_rank >= self.dp_size:
+            raise RecipeError(f"dp_rank is {self.dp_rank} but dp_size is {self.dp_size}; ranks count from 0")
+
+    def updated(self, **changes: Any) -> Options:
+        """With these changes; an unknown name is a `RecipeError` with the nearest one."""
+        known = [f.name for f in fields(self)]
+        for name in changes:
+            if name not in known:
+                raise RecipeError(unknown("option", name, known))
+        return replace(self, **changes)
+
+    @property
+    def ranks(self) -> int:
+        """dp_size, 1 where it is not given."""
+        return self.dp_size or 1
+
+    @property
+    def rank(self) -> int:
+        """dp_rank, 0 where it is not given."""
+        return self.dp_rank or 0
+
+    @property
+    def lane_count(self) -> int:
+        """The number of lanes over all ranks."""
+        return self.lanes or self.ranks
+
+    def owned_lanes(self) -> tuple[range, int]:
+        """This rank's contiguous block of lanes, and how many padding lanes it delivers after them.
+
+        Raises:
+            RecipeError: the lanes don't divide by the ranks (and `uneven_lanes` isn't "pad"), or there are fewer lanes than ranks.
+        """
+        lanes, ranks = self.lane_count, self.ranks
+        if lanes < ranks:
+            raise RecipeError(f"{lanes} lanes can't feed {ranks} ranks", hint=f"set lanes to a multiple of {ranks}")
+        if lanes % ranks and self.uneven_lanes == "refuse":
+            divisors = ", ".join(str(d) for d in range(1, lanes + 1) if lanes % d == 0)
+            raise RecipeError(
+                f"{lanes} lanes don't divide by {ranks} ranks; {lanes} lanes work on {divisors} ranks",
+                hint='or set uneven_lanes="pad": ranks with fewer lanes then get empty microbatches',
+            )
+        start, stop = self.rank * lanes // ranks, (self.rank + 1) * lanes // ranks
+        return range(start, stop), -(-lanes // ranks) - (stop - start)
+
+    @property
+    def worker_count(self) -> int:
+        """Workers, by default the cores that this process may run on."""
+        if self.workers is not None:
+            return self.workers
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,344 @@
+"""Pipeline: a source, operators, batches; iterate, checkpoint, restore."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from zephon import groups
+from zephon.batch import Batch
+from zephon.compat import OPERATOR_NAMES, translate_options, translate_settings
+from zephon.compose import make_definition, read_exclusions, recipe_of, settle
+from zephon.dataset import Dataset
+from zephon.engine.faults import POLICIES, Policy
+from zephon.engine.run import Definition, Run
+from zephon.engine.state import LaneState, load_state, make_state, merge_states
+from zephon.errors import CheckpointError, RecipeError, unknown
+from zephon.exchange import exchange_states
+from zephon.options import Options
+from zephon.plan.source import StaticMixtureWorkSource
+from zephon.plugin import Operator
+from zephon.registry import available, load
+from zephon.report import explain, stats_report
+from zephon.runners import make_runner
+
+
+class Pipeline:
+    """A source and the steps after it. Builders change the pipeline in place and return it; nothing runs before `next()`.
+
+    `pipeline.NAME(**settings)` adds the operator that is registered as NAME (`zephon plugins` lists them): one look-up for ours and
+    everybody's. `on_error=` may be given with every operator.
+
+    Iterating gives `Batch` objects: from the restored state if `restore` was called since the last iteration, else from the beginning.
+    """
+
+    def __init__(self, source: StaticMixtureWorkSource | Dataset) -> None:
+        self.source = source if isinstance(source, StaticMixtureWorkSource) else StaticMixtureWorkSource([source])
+        self._steps: list[tuple[Operator, Policy | None]] = []
+        self._options = Options()
+        self._batch: dict[str, Any] = {}
+        self._batch_functions: list[Callable[[Batch], Any]] = []
+        self._restored: dict[str, Any] | None = None
+        self._last: Run | None = None
+        self._live: weakref.ref[Run] | None = None
+        self._checkpoints = 0
+
+    # --------------------------------------------------------------------------------------------------- building
+
+    def then(self, operator: Operator, *, on_error: Policy | None = None) -> Pipeline:
+        """Add an operator object."""
+        if not isinstance(operator, Operator):
+            raise RecipeError(f"then() takes an operator, got {type(operator).__name__}", hint="for a function use map, filter or map_batches")
+        if on_error is not None and on_error not in POLICIES:
+            raise RecipeError(unknown("on_error policy", str(on_error), POLICIES))
+        if self._batch:
+            raise RecipeError(f"operator {operator.name!r} comes after batch()", hint="batch() is the last step; use map_batch for whole batches")
+        self._steps.append((operator, on_error))
+        return self
+
+    def __getattr__(self, name: str) -> Callable[..., Pipeline]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        ours = OPERATOR_NAMES.get(name, name)
+        if ours not in available("zephon.operators"):
+            known = [*available("zephon.operators"), *OPERATOR_NAMES, *(n for n in dir(type(self)) if not n.startswith("_"))]
+            raise AttributeError(unknown("pipeline method or operator", name, known))
+
+        def add(*values: Any, on_error: Policy | None = None, **settings: Any) -> Pipeline:
+            operator = load("zephon.operators", ours)
+            return self.then(make_operator(operator, values, translate_settings(ours, settings)), on_error=on_error)
+
+        add.__name__ = name
+        return add
+
+    def batch(
+        self,
+        microbatch_size: int = 1,
+        global_batch_size: int | None = None,
+        *,
+        drop_last: bool | None = None,
+    ) -> Pipeline:
+        """Cut into microbatches of one lane each; the last step.
+
+        Args:
+            microbatch_size: sequences per batch.
+            global_batch_size: sequences per step over all lanes; default: lanes * microbatch_size. Microbatch size and gradient
+                accumulation may change at a restore as long as the sequences per lane and step stay the same.
+            drop_last: a lane's last sequences that don't fill its part of a step: True: dropped and counted; default: delivered, filled up with
+                empty sequences (or, where rows have no fixed layout, as a shorter batch).
+
+        Raises:
+            RecipeError: a size below 1.
+        """
+        for name, value in (("microbatch_size", microbatch_size), ("global_batch_size", global_batch_size)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise RecipeError(f"{name} is {value!r}; it must be a whole number ≥ 1")
+        self._batch = {"microbatch": microbatch_size, "global": global_batch_size, "drop_last": bool(drop_last)}
+        return self
+
+    def map_batch(self, function: Callable[[Batch], Any]) -> Pipeline:
+        """Apply a function to every finished batch, in the consumer's thread."""
+        self._batch_functions.append(function)
+        return self
+
+    def prefetch(self, buffer_size: int | None = None, parallelism: int | None = None) -> Pipeline:
+        """How much is read ahead: microbatches held ready, and reads at once."""
+        changes = {"prefetch_batches": buffer_size, "fetch_parallelism": parallelism}
+        return self.options(**{k: v for k, v in changes.items() if v is not None})
+
+    def fetch_parallelism(self, count: int) -> Pipeline:
+        """Reads at once."""
+        return self.options(fetch_parallelism=count)
+
+    def options(self, **changes: Any) -> Pipeline:
+        """Set options (see `zephon.options.Options`); calls accumulate, the later one wins. Unknown names are an error."""
+        self._options = self._options.updated(**translate_options(changes))
+        return self
+
+    @property
+    def ws(self) -> StaticMixtureWorkSource:
+        """The source."""
+        return self.source
+
+    # --------------------------------------------------------------------------------------------------- settled
+
+    def _datasets(self) -> list[Dataset]:
+        datasets: list[Any] = list(self.source.datasets)
+        if self._options.exclude is not None:
+            excluded = read_exclusions(self._options.exclude, [d.name for d in datasets])
+            datasets = [d.excluding(excluded[d.name]) if d.name in excluded else d for d in datasets]
+        return datasets
+
+    def _parts(self) -> tuple[list[Dataset], list[tuple[Operator, Policy]], dict[str, Any]]:
+        options = self._options
+        _check_ranks(options)
+        lanes = options.lane_count
+        microbatch, total = self._batch.get("microbatch", 1), self._batch.get("global")
+        if total is not None and total % lanes:
+            raise RecipeError(f"global_batch_size {total} does not divide by {lanes} lanes")
+        per_step = microbatch if total is None else total // lanes
+        if per_step % microbatch:
+            raise RecipeError(f"{per_step} sequences per lane and step don't divide into microbatches of {microbatch}")
+        datasets = self._datasets()
+        steps = settle(self._steps, datasets, options.on_error)
+        return datasets, steps, {"per_step": per_step, "microbatch": microbatch, "drop_last": self._batch.get("drop_last", False)}
+
+    def recipe(self) -> dict[str, Any]:
+        """All that determines the bytes, as plain values; reads metadata only."""
+        datasets, steps, cutting = self._parts()
+        return self._recipe(datasets, steps, cutting)
+
+    def _recipe(self, datasets: list[Dataset], steps: list[tuple[Operator, Policy]], cutting: Mapping[str, Any]) -> dict[str, Any]:
+        made = recipe_of(self.source, steps, self._options, int(cutting["per_step"]))
+        made["datasets"] = [d.fingerprint() for d in datasets]
+        made["drop_last"] = cutting["drop_last"]
+        return made
+
+    def preflight_tokenizers(self) -> Pipeline:
+        """Load every tokenizer now, to fail now; no iteration."""
+        for op, _ in self._parts()[1]:
+            if hasattr(op, "token_column"):
+                op.bind()
+        return self
+
+    # -------------------------------------------------------------------------------------------------- iterating
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._iterate()
+
+    def _iterate(self) -> Iterator[Any]:
+        definition, start = self._prepare()
+        run = Run(definition, start, lambda: make_runner(definition.options.runner, workers=definition.options.worker_count))
+        self._last, self._live = run, weakref.ref(run)
+        names = tuple(d.name for d in definition.datasets)
+        defaults = batch_defaults([op for level in definition.levels for op, _ in level.stage.steps], definition)
+        schema = definition.schema or pa.schema([])
+        try:
+            run.start()
+            for made in run.deliveries():
+                group = groups.empty_group(schema) if made.group is None else made.group
+                schema = group.schema
+                batch: Any = Batch(
+                    group,
+                    lane=made.lane,
+                    step=made.step,
+                    index=made.index,
+                    empty=made.empty,
+                    dataset_names=names,
+                    defaults=defaults,
+                )
+                for function in self._batch_functions:
+                    batch = function(batch)
+                yield batch
+                if self._live is None or self._live() is not run:
+                    raise CheckpointError("this iterator is over: the pipeline was restored or iterated again", hint="take iter(pipeline) anew")
+        finally:
+            run.close()
+
+    def _prepare(self) -> tuple[Definition, dict[int, LaneState]]:
+        datasets, steps, cutting = self._parts()
+        owned, _ = self._options.owned_lanes()
+        start = {lane: LaneState() for lane in owned}
+        if self._restored is not None:
+            state, self._restored = self._restored, None
+            start = load_state(state, recipe=self._recipe(datasets, steps, cutting), owned=list(owned))
+            self._adopt(state)
+        return make_definition(self.source, datasets, steps, self._options, cutting), start
+
+    def _adopt(self, state: Mapping[str, Any]) -> None:
+        if self.source.requires_token_priming and state.get("tokens_per_record"):
+            self.source.prime(state["tokens_per_record"])
+
+    # ------------------------------------------------------------------------------------------------ checkpoints
+
+    def checkpoint(self) -> dict[str, Any]:
+        """The state of this rank's lanes after the batches that were delivered so far; plain values.
+
+        With `aggregate_dir` it is the merged state of all ranks, exchanged through that folder.
+        """
+        datasets, steps, cutting = self._parts()
+        owned, _ = self._options.owned_lanes()
+        recipe = self._recipe(datasets, steps, cutting)
+        if self._restored is not None:
+            lanes = load_state(self._restored, recipe=recipe, owned=list(owned))
+            tokens = self._restored.get("tokens_per_record") or self.source.tokens_per_record
+        else:
+            lanes = dict(self._last.lane_states) if self._last is not None else {lane: LaneState() for lane in owned}
+            tokens = self.source.tokens_per_record
+        state = make_state(recipe=recipe, lanes=lanes, tokens_per_record=tokens)
+        if self._options.aggregate_dir is not None:
+            self._checkpoints += 1
+            state = merge_states(exchange_states(state, self._options, self._checkpoints))
+        return state
+
+    def restore(self, state: Mapping[str, Any]) -> Pipeline:
+        """Start the next iteration where `state` was taken, on any number of ranks. The state may be one rank's or a merge.
+
+        Raises:
+            CheckpointError: not a state, of another recipe (with what differs), or a lane of this rank is missing.
+        """
+        datasets, steps, cutting = self._parts()
+        owned, _ = self._options.owned_lanes()
+        lanes = load_state(state, recipe=self._recipe(datasets, steps, cutting), owned=list(owned))
+        _warn_uneven(lanes, int(cutting["per_step"]))
+        self._restored = dict(state)
+        self._adopt(state)
+        self._live = None
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """`checkpoint()`, under the name that torch uses."""
+        return self.checkpoint()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """`restore()`, under the name that torch uses."""
+        self.restore(state)
+
+    # ---------------------------------------------------------------------------------------------------- reports
+
+    def accounting(self) -> dict[str, Any]:
+        """Rows and tokens in, out and dropped by reason, per data set, of the last iteration in this process.
+
+        `in + added = out + replayed + sum(dropped.values()) + in_flight`; after the end of a finite run nothing is in flight.
+        """
+        if self._last is None:
+            raise RecipeError("nothing has run yet", hint="accounting() reports on the last iteration")
+        return self._last.ledger.report()
+
+    def explain(self) -> str:
+        """The pipeline in words: data sets, shares, steps, stages, lanes; reads metadata only."""
+        datasets, steps, cutting = self._parts()
+        return explain(self.source, datasets, steps, self._options, cutting)
+
+    def stats(self) -> dict[str, Any]:
+        """What the last iteration has done so far: bytes held, units read, sequences, padding."""
+        return {} if self._last is None else stats_report(self._last)
+
+    def to_torch_dataset(self, stateful: bool = True) -> Any:
+        """A `torch.utils.data.IterableDataset` of this pipeline's batches."""
+        from zephon.integrations.torch import make_torch_dataset  # noqa: PLC0415 - torch is imported only where it is asked for
+
+        return make_torch_dataset(self, stateful=stateful)
+
+    def __repr__(self) -> str:
+        steps = "".join(f".{op.name}(…)" for op, _ in self._steps)
+        return f"Pipeline({', '.join(d.name for d in self.source.datasets)}){steps}"
+
+
+def make_operator(operator: type[Operator], values: tuple[Any, ...], settings: dict[str, Any]) -> Operator:
+    """An operator from its class and settings; positional values fill the fields in their order. Unknown settings are an error."""
+    names = [f for f, field in operator.__dataclass_fields__.items() if field.init]
+    if len(values) > len(names):
+        raise RecipeError(f"operator {operator.name!r} takes at most {len(names)} settings, got {len(values)}")
+    for name, value in zip(names, values, strict=False):
+        if name in settings:
+            raise RecipeError(f"operator {operator.name!r}: {name} is given twice")
+        settings[name] = value
+    for name in settings:
+        if name not in names:
+            raise RecipeError(unknown(f"setting of operator {operator.name!r}", name, names))
+    try:
+        return operator(**settings)
+    except TypeError as error:
+        raise RecipeError(f"operator {operator.name!r}: {error}") from error
+
+
+def batch_defaults(stateless: list[Operator], definition: Definition) -> dict[str, Any]:
+    """Pad and EOS ids, as far as the operators know them."""
+    found: dict[str, Any] = {}
+    every = [*stateless, *(op for level in definition.levels for op in level.deciders)]
+    for op in every:
+        if hasattr(op, "special_ids"):
+            found.update({k: v for k, v in op.special_ids().items() if v is not None})
+        if getattr(op, "pad_token_id", None) is not None:
+            found["pad_token_id"] = op.pad_token_id  # type: ignore[attr-defined]
+    return found
+
+
+def _check_ranks(options: Options) -> None:
+    """Raises `RecipeError` where several ranks would silently read the same data."""
+    if options.dp_size is not None or options.lanes is None and options.dp_rank is not None:
+        return
+    torch = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None) if torch is not None else None
+    if distributed is not None and distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        raise RecipeError(
+            f"torch.distributed has {distributed.get_world_size()} ranks, but this pipeline was not told its data-parallel rank",
+            hint="set options(dp_rank=…, dp_size=…); ranks that share data (tensor or pipeline parallel) have the same dp_rank",
+        )
+
+
+def _warn_uneven(lanes: Mapping[int, LaneState], per_step: int) -> None:
+    steps = {state.total for state in lanes.values()}
+    if len(steps) > 1 or any(total % per_step for total in steps):
+        warnings.warn(
+            "this state was taken mid-window: inside a step, when some lanes had delivered more than others; "
+            "it resumes exactly on the same number of ranks",
+            stacklevel=3,
+        )
+

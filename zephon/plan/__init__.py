@@ -1,0 +1,1 @@
+"""What is read, in which order: pure arithmetic, no I/O."""

@@ -1,0 +1,319 @@
+"""The plug-in API: everything that a reader or an operator may rely on.
+
+A package adds a reader under the entry-point group `zephon.formats`, or an operator under `zephon.operators`:
+the entry point's name is the class's `name`, its object is the class. Zephon's own readers and operators come in the same way.
+`zephon.testing.check_format` and `check_operator` run on a plug-in what we run on ours.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zephon import errors, groups, keys
+from zephon.errors import DataError, PluginError, RecipeError, at
+
+__all__ = [
+    "Accumulator",
+    "Apply",
+    "DataError",
+    "Decision",
+    "Drops",
+    "FileInfo",
+    "LaneWindow",
+    "OpenShard",
+    "Operator",
+    "Outcome",
+    "PluginError",
+    "Reader",
+    "RecipeError",
+    "SelectOperator",
+    "Selector",
+    "Shard",
+    "StatefulOperator",
+    "Store",
+    "Units",
+    "at",
+    "errors",
+    "groups",
+    "keys",
+]
+
+# ---------------------------------------------------------------------------------------------------- readers
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """One file of a store: its full path or URL there, its size in bytes, and the store's version of it, if it has one."""
+
+    path: str
+    size: int
+    etag: str = ""
+
+
+class Store(Protocol):
+    """Where files are. A reader is given one; it never opens storage by itself. All methods may be called from any thread."""
+
+    def files(self, path: str) -> Sequence[FileInfo]:
+        """All files below the directory `path` (or the file itself), sorted by path, hidden ones left out."""
+        ...
+
+    def open(self, path: str) -> BinaryIO:
+        """A seekable binary file. Raises `DataError` where it does not exist or can't be read."""
+        ...
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        """The bytes [start, stop) of a file; shorter than asked only at its end."""
+        ...
+
+    def local(self, path: str) -> str | None:
+        """The path on local disk, for memory maps, or None for a store that isn't local."""
+        ...
+
+    def sidecar(self, path: str, suffix: str) -> Sequence[str]:
+        """Local paths where an index of `path` may be kept, best first: beside the data, then in the cache directory."""
+        ...
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of a dataset, as a reader lists it; `extra` is the reader's own (plain values)."""
+
+    path: str
+    size: int
+    etag: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Units:
+    """The read units of one shard in file order: what is read in one go.
+
+    `rows` and `nbytes` (decoded size, an estimate is good enough) are int64[U]. A unit's rows follow those of the unit before it.
+    """
+
+    rows: npt.NDArray[np.int64]
+    nbytes: npt.NDArray[np.int64]
+
+
+class OpenShard(Protocol):
+    """A shard made ready for reading. Every method may be called from several threads at once."""
+
+    schema: pa.Schema
+    """Of all columns, in the ordinary Arrow types (no views)."""
+
+    def units(self) -> Units:
+        """Row counts and sizes of the read units, from footers or an index, without reading the data."""
+        ...
+
+    def read(self, unit: int, columns: Sequence[str] | None, start: int, stop: int) -> Sequence[pa.RecordBatch]:
+        """The rows [start, stop) of one unit, as one or more groups, only these columns (None: all; one that is missing
+        in this shard: left out). Raises `DataError`, with `where.row` (the row in the shard) where a single row is at fault."""
+        ...
+
+    def close(self) -> None:
+        """Release files; reading afterwards is an error."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader(ABC):
+    """A file format. Its fields are its options, all of them; they are part of the recipe.
+
+    `splittable` says that `read` of a part of a unit costs in proportion to the part; else the core reads whole units and keeps them.
+    """
+
+    name: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """File names that end so are this format's shards, e.g. `(".parquet",)`."""
+    index_files: ClassVar[tuple[str, ...]] = ()
+    """A directory that holds a file of this name is this format's, e.g. `("index.json",)`; stronger than suffixes."""
+    splittable: ClassVar[bool] = False
+
+    def shards(self, store: Store, files: Sequence[FileInfo]) -> list[Shard]:
+        """The shards among `files` (sorted by path), in a fixed order: those with one of the suffixes.
+
+        Where none has, all: the user forced the format.
+        """
+        mine = [f for f in files if f.path.endswith(self.suffixes)] if self.suffixes else []
+        return [Shard(path=f.path, size=f.size, etag=f.etag) for f in (mine or files)]
+
+    @abstractmethod
+    def open(self, store: Store, shard: Shard) -> OpenShard:
+        """Read the footer or index of one shard. Raises `DataError` where the file isn't of this format."""
+
+
+# -------------------------------------------------------------------------------------------------- operators
+
+
+@dataclass(frozen=True)
+class Drops:
+    """What an operator left out of one group, by reason: the input rows, and how many tokens went with each.
+
+    A row that only lost some tokens (truncation) is in `tokens`, not in `rows`.
+    """
+
+    rows: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    """reason → indices of input rows that gave no output."""
+    tokens: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """reason → {component: tokens dropped}."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A group together with what was left out of it."""
+
+    group: pa.RecordBatch
+    drops: Drops = field(default_factory=Drops)
+
+
+Apply = Callable[[pa.RecordBatch], "pa.RecordBatch | Outcome"]
+"""A bound stateless operator. It gets a group with provenance columns and must carry them over (`groups.carry_provenance`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator(ABC):
+    """One step of a recipe. Its fields are its settings, all of them and nothing else: they make the fingerprint.
+
+    A subclass is a frozen dataclass of plain values. What is heavy or cannot be pickled (a tokenizer, a decoder)
+    is made in `bind`, which runs once in each worker.
+    """
+
+    name: ClassVar[str]
+    """The entry point's name; also the name in errors, traces and reports."""
+    version: ClassVar[int] = 1
+    """Raised by one whenever equal settings would give different bytes than before."""
+    stateful: ClassVar[bool] = False
+    keeps_rows: ClassVar[bool] = False
+    """Row i of the output is made from row i of the input alone, always. A restore then skips what it would drop."""
+    max_rows: ClassVar[int | None] = None
+    """At most so many rows per call of `apply`; for operators whose output is far larger than their input."""
+
+    def inputs(self) -> tuple[str, ...] | None:
+        """The columns that this operator needs; None: any or all (it gets whatever the data has)."""
+        return None
+
+    def passes(self) -> bool:
+        """Whether the input columns that it does not name reach its output. Where not, they need not be read."""
+        return True
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema | None:
+        """The schema that follows from this input schema; None: known only when running.
+
+        Raises `RecipeError` where the input doesn't fit.
+        """
+        return None
+
+    @abstractmethod
+    def bind(self) -> Callable[..., Any]:
+        """Make the thing that works: an `Apply`; for a stateful operator its gather (see `StatefulOperator`)."""
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """Further plain values that determine the output, beyond the fields (say, a hash of a vocabulary file)."""
+        return {}
+
+
+@dataclass(frozen=True)
+class LaneWindow:
+    """Which window an accumulator works for; the only thing besides groups that its decisions may depend on."""
+
+    seed: int
+    lane: int
+    window: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Rows that an accumulator decided to emit: light columns only, plus the payload by reference.
+
+    `rows` has the column `groups.SOURCE` (`list<int32>`): the numbers of the groups that each row draws on, and
+    `sources` holds exactly those groups. Later accumulators may reorder `rows`; the payload is gathered after them.
+    """
+
+    rows: pa.RecordBatch
+    sources: Mapping[int, pa.RecordBatch]
+    drops: Drops = field(default_factory=Drops)
+    """`drops.rows` may only be used with indices of the group that was just added."""
+
+
+class Accumulator(Protocol):
+    """The serial half of a stateful operator. One per lane and window; sees groups in order; is never pickled."""
+
+    def add(self, group: pa.RecordBatch, number: int) -> Iterable[Decision]:
+        """Take the next group; `number` is its number in this window, for `Decision.sources`."""
+        ...
+
+    def flush(self) -> Iterable[Decision]:
+        """Emit what is still held; nothing is added after it."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds on to (payload included), for the budget."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatefulOperator(Operator):
+    """An operator that looks across groups: an accumulator decides, then `bind()`'s gather builds the rows on a worker."""
+
+    stateful: ClassVar[bool] = True
+
+    @abstractmethod
+    def accumulator(self, where: LaneWindow) -> Accumulator:
+        """A fresh accumulator for one lane and window."""
+
+    @abstractmethod
+    def bind(self) -> Callable[[pa.RecordBatch, Mapping[int, pa.RecordBatch]], pa.RecordBatch]:
+        """The gather: `(decision rows, their sources) -> group`, one output row per decision row, in order."""
+
+    def empty_row(self, schema: pa.Schema | None) -> pa.RecordBatch | None:
+        """One row that trains on nothing, for steps after a lane's end; None: there is no such row."""
+        return None
+
+
+class Selector(Protocol):
+    """The serial half of an operator that only chooses an order: it sees light columns and answers with row numbers."""
+
+    def add(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """Take the next rows (numbered on through the window from 0); return numbers to emit now, in that order."""
+        ...
+
+    def flush(self) -> npt.NDArray[np.int64]:
+        """The numbers of all rows still held, in the order to emit them."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectOperator(Operator):
+    """A stateful operator that reorders rows and changes none. Each row must be emitted once; the engine checks it."""
+
+    stateful: ClassVar[bool] = True
+    keeps_rows: ClassVar[bool] = True
+
+    @abstractmethod
+    def selector(self, where: LaneWindow) -> Selector:
+        """A fresh selector for one lane and window."""
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema | None:
+        """The same schema."""
+        return schema
+
+    def bind(self) -> Callable[..., Any]:
+        """Nothing to do on workers: the engine takes the rows."""
+        return lambda group: group
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """An operator whose output rows can be counted in tokens before packing; token estimation stops after it."""
+
+    def token_column(self) -> str:
+        """The name of the list column whose lengths are token counts."""
+        ...

@@ -1,0 +1,64 @@
+"""Entry points → classes by name: lists without importing, loads one, never chooses between two claims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal
+
+from zephon.errors import PluginError, unknown
+
+Group = Literal["zephon.formats", "zephon.operators"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One package's entry point for a name."""
+
+    name: str
+    distribution: str
+    version: str
+    target: str
+    entry_point: EntryPoint
+
+
+def available(group: Group) -> dict[str, list[Claim]]:
+    """Every installed name and who claims it, without importing any of them; names sorted."""
+    found: dict[str, dict[tuple[str, str], Claim]] = {}
+    for point in entry_points(group=group):
+        dist = point.dist.name if point.dist else "?"
+        version = point.dist.version if point.dist else "?"
+        # one distribution may be listed twice (an editable install beside its build folder): that isn't a second claim
+        found.setdefault(point.name, {})[(dist, point.value)] = Claim(point.name, dist, version, point.value, point)
+    return {name: list(found[name].values()) for name in sorted(found)}
+
+
+def load(group: Group, name: str) -> type[Any]:
+    """Import the class that one entry point names.
+
+    Raises:
+        PluginError: nobody has that name (with the nearest one), two packages have it, its module doesn't import
+            (with the package to install), or it isn't a class of that name.
+    """
+    claims = available(group).get(name)
+    if not claims:
+        raise PluginError(unknown(group.removeprefix("zephon.").removesuffix("s"), name, available(group)))
+    if len(claims) > 1:
+        owners = " and ".join(f"{c.distribution} {c.version} ({c.target})" for c in claims)
+        raise PluginError(f"{group} name {name!r} is claimed by {owners}", hint="uninstall one of them")
+    claim = claims[0]
+    try:
+        target = claim.entry_point.load()
+    except ImportError as error:
+        missing = getattr(error, "name", None) or str(error)
+        raise PluginError(
+            f"{name!r} of {claim.distribution} {claim.version} can't be imported: {error}",
+            hint=f"install {missing!r}, for example with `pip install '{claim.distribution}[{name}]'`",
+        ) from error
+    except Exception as error:
+        raise PluginError(f"{name!r} of {claim.distribution} {claim.version} fails on import: {type(error).__name__}: {error}") from error
+    if not isinstance(target, type):
+        raise PluginError(f"entry point {name!r} of {claim.distribution} is {target!r}; it must be a class")
+    if getattr(target, "name", None) != name:
+        raise PluginError(f"{claim.target} of {claim.distribution} calls itself {getattr(target, 'name', None)!r}, its entry point {name!r}")
+    return target

@@ -1,0 +1,74 @@
+"""explain() and stats(): a pipeline in words, a run in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zephon.dataset import Dataset
+from zephon.engine.run import Run
+from zephon.engine.stages import cut_levels
+from zephon.options import Options
+from zephon.plan.source import StaticMixtureWorkSource
+from zephon.plugin import Operator
+
+
+def explain(
+    source: StaticMixtureWorkSource,
+    datasets: Sequence[Dataset],
+    steps: Sequence[tuple[Operator, Any]],
+    options: Options,
+    cutting: Mapping[str, Any],
+) -> str:
+    """Data sets with sizes and shares, the stages and accumulators, lanes and steps."""
+    lines = ["data sets"]
+    phases = source.mixture.all_phases()
+    for dataset in datasets:
+        weights = " → ".join(f"{float(p.weights[dataset.name]) / sum(map(float, p.weights.values())):.4g}" for p in phases)
+        table = dataset.units
+        lines.append(
+            f"  {dataset.name}: {table.total_rows:,} rows in {len(dataset.shards):,} shards, {len(table):,} read units, "
+            f"{_bytes(table.total_bytes)}; weight {weights}{' of the tokens' if source.token_estimation else ''}"
+        )
+    lines.append("steps")
+    for number, level in enumerate(cut_levels(steps)):
+        for op in level.deciders:
+            lines.append(f"  {op!r}  (stateful: decides in order, per lane)")
+        names = [repr(op) for op, _ in level.stage.steps]
+        for name in names:
+            lines.append(f"  {name}  (stage {number}, on workers)")
+    owned, padding = options.owned_lanes()
+    lanes = options.lane_count
+    per_step = cutting["per_step"]
+    lines.append("batches")
+    lines.append(
+        f"  {lanes} lanes over {options.ranks} ranks; this rank has lanes {owned.start}–{owned.stop - 1}{f' and {padding} empty' if padding else ''}; "
+        f"a step is {lanes} × {per_step} = {lanes * per_step} sequences, in microbatches of {cutting['microbatch']}"
+    )
+    lines.append(f"  runner {options.runner}, {options.worker_count} workers, {_bytes(options.max_bytes)} for data in flight")
+    return "\n".join(lines)
+
+
+def stats_report(run: Run) -> dict[str, Any]:
+    """Counters of a run so far."""
+    report = run.ledger.report()
+    tokens = report["tokens"]["out"]
+    return {
+        "sequences": report["sequences"],
+        "tokens": tokens,
+        "padding_tokens": report["padding_tokens"],
+        "packing_efficiency": tokens / (tokens + report["padding_tokens"]) if tokens else None,
+        "units_read": run.fetcher.units.made,
+        "bundles_read": run.fetcher.bundles.made,
+        "kept_bytes": run.fetcher.units.nbytes + run.fetcher.bundles.nbytes,
+        "peak_lane_bytes": run.pump.peak_bytes,
+        "failures": report["failures"],
+    }
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"

@@ -1,0 +1,377 @@
+"""What a trainer gets from token rows: inputs, labels, masks, positions and document borders, as tensors.
+
+For B rows of S+1 tokens the inputs are `tokens[:, :-1]` and the labels `tokens[:, 1:]`. A *segment* is a document piece, or the
+padding at the end of a row; segments of a row are numbered 0, 1, .. (`document_ids`), and `cu_seqlens` holds their borders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zephon import groups
+from zephon.errors import DataError, RecipeError, unknown
+from zephon.tensors import Output
+
+Array = Any
+"""A `pyarrow.Array` of any type."""
+Ints = npt.NDArray[Any]
+Bools = npt.NDArray[np.bool_]
+
+PositionMode = Literal["sample", "sequence"]
+POSITIONS = ("position_ids", "positions")
+"""Columns that hold a position per token; the first that is there counts."""
+TOKEN_ALIGNED = ("attention_mask", "token_type_ids", "special_tokens_mask", "mm_token_type_ids")
+"""Further columns that hold one value per token, so that they are cut and padded as the inputs are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """The settings of `Batch.to_training`; see there."""
+
+    tokens_field: str = groups.TOKENS
+    return_labels: bool = True
+    dtype: Any = "auto"
+    ignore_index: int = -100
+    rename_fields: Mapping[str, str] | None = None
+    exclude_fields: Collection[str] = ("ids", "texts")
+    return_padding_mask: bool = False
+    return_loss_mask: bool = True
+    return_cu_seqlens: bool = True
+    return_num_valid_tokens: bool = False
+    flatten: bool = False
+    eos_mask_loss: bool = False
+    eos_token_id: int | Collection[int] | None = None
+    pad_token_id: int | None = None
+    position_mode: PositionMode = "sample"
+    cross_documents: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.exclude_fields, str):
+            raise TypeError(
+                f"exclude_fields is a list of names, got the string {self.exclude_fields!r}; write [{self.exclude_fields!r}]"
+            )
+        if self.position_mode not in get_args(PositionMode):
+            raise RecipeError(unknown("position_mode", str(self.position_mode), get_args(PositionMode)))
+        if self.eos_mask_loss and self.eos_token_id is None:
+            raise RecipeError("eos_mask_loss needs to know the EOS token", hint="give eos_token_id=")
+
+
+def training_fields(
+    group: pa.RecordBatch, options: TrainingOptions, *, empty: int = 0, ids: Callable[[], list[Any]] | None = None
+) -> dict[str, Any]:
+    """The fields by name, as what `options.dtype` asks for. The arrays are new: writable, nothing shared with `group`."""
+    output = Output.of(options.dtype)
+    rows = TokenRows.of(group, options, empty)
+    output.check_fits(rows.tokens, options.ignore_index if options.return_labels else 0)
+    fields = _token_fields(rows, options, output)
+    for name, make in _other_fields(group, rows, options, output).items():
+        if name in fields:
+            raise RecipeError(
+                f"the column {name!r} has the name of a field that to_training makes",
+                hint="rename the column before batching (`map_batches`)",
+            )
+        fields[name] = make
+    if ids is not None:
+        fields.setdefault("ids", ids)
+    return {name: make() for name, make in _renamed(fields, options).items() if name not in options.exclude_fields}
+
+
+def _renamed(fields: dict[str, Callable[[], Any]], options: TrainingOptions) -> dict[str, Callable[[], Any]]:
+    renames = dict(options.rename_fields or {})
+    if options.tokens_field not in fields and options.tokens_field in renames:
+        renames.setdefault(groups.TOKENS, renames.pop(options.tokens_field))
+    for name in renames:
+        if name not in fields:
+            raise RecipeError(f"rename_fields: {unknown('field', name, fields)}")
+    out: dict[str, Callable[[], Any]] = {}
+    for name, make in fields.items():
+        new = renames.get(name, name)
+        # `positions` and `position_ids` are one tensor under two names: to rename one to the other is no clash
+        if new in out and out[new] is not make:
+            raise RecipeError(f"rename_fields: two fields would be called {new!r}")
+        out[new] = make
+    return out
+
+
+# ------------------------------------------------------------------------------------------------- token rows
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """B token rows of one width L = S+1, padded at the end where they were not."""
+
+    tokens: Ints
+    """int[B, L]; may be a view of the group."""
+    lengths: Ints
+    """int64[B]: tokens in each row as it came, the packer's padding included."""
+    padding: Ints
+    """int64[B]: trailing pad tokens, those that were added here included."""
+    starts: Bools
+    """bool[B, L]: a segment starts here; always at 0 and where the padding starts."""
+    trained: Bools | None
+    """bool[B, L]: the loss mask that came with the tokens."""
+    positions: Ints | None
+    """int[B, L]: the positions that came with the tokens."""
+
+    @staticmethod
+    def of(group: pa.RecordBatch, options: TrainingOptions, empty: int) -> TokenRows:
+        """The token rows of a group whose last `empty` rows train on nothing."""
+        offsets, values = list_column(group, options.tokens_field)
+        lengths = np.diff(offsets).astype(np.int64)
+        width = int(lengths.max(initial=0))
+        fill = options.pad_token_id
+        if fill is None and bool((lengths != width).any()):
+            raise RecipeError(
+                f"rows of {int(lengths.min())} to {width} tokens must be padded to one length, but the pad token is not known",
+                hint="give pad_token_id=, or pack the rows (`pack_flat`)",
+            )
+        if not len(values):
+            values = values.astype(np.int32)  # empty lists may be of any type
+        tokens = _dense(offsets, values, width, fill or 0)
+        padding = width - lengths + padding_column(group)
+        padding[len(padding) - empty :] = width
+        positions = next((_aligned(group, name, lengths, width) for name in POSITIONS if has_column(group, name)), None)
+        if positions is not None:
+            # positions restart at the padding, also at the one added here
+            added = np.arange(width) - lengths[:, None]
+            positions = np.where(added >= 0, added, positions)
+        trained = _aligned(group, groups.LOSS_MASK, lengths, width, missing=1) if has_column(group, groups.LOSS_MASK) else None
+        starts = _starts(group, padding, width, positions)
+        return TokenRows(tokens, lengths, padding, starts, None if trained is None else trained != 0, positions)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(B, S)."""
+        return self.tokens.shape[0], max(self.tokens.shape[1] - 1, 0)
+
+    def kept(self, options: TrainingOptions) -> Bools:
+        """bool[B, S]: the labels that are trained on."""
+        rows, size = self.shape
+        width = self.tokens.shape[1]
+        if not size:
+            return np.zeros((rows, 0), dtype=np.bool_)
+        keep: Bools = np.arange(1, width) < (width - self.padding)[:, None]
+        if not options.cross_documents:
+            keep &= ~self.starts[:, 1:]
+        if self.trained is not None:
+            keep &= self.trained[:, 1:]
+        if options.eos_mask_loss:
+            eos = options.eos_token_id
+            inputs = self.tokens[:, :-1]
+            keep &= (inputs != eos) if isinstance(eos, int) else ~np.isin(inputs, list(eos or ()))
+        if options.ignore_index >= 0:  # a label of that id is ignored by every loss, so it must not be counted
+            keep &= self.tokens[:, 1:] != options.ignore_index
+        return keep
+
+    @cached_property
+    def borders(self) -> Ints:
+        """int64[N]: where the N segments of the inputs start, in the flattened inputs [B*S], ascending."""
+        return np.flatnonzero(self.starts[:, : self.shape[1]])
+
+    @cached_property
+    def segment_lengths(self) -> Ints:
+        """int64[N]: the inputs of each segment; they sum to B*S."""
+        return np.diff(self.borders, append=self.shape[0] * self.shape[1])
+
+    def position_ids(self, mode: PositionMode) -> Ints:
+        """int64[B, S]."""
+        rows, size = self.shape
+        if mode == "sequence":
+            return np.broadcast_to(np.arange(size), (rows, size))
+        if self.positions is not None:
+            return self.positions[:, :size]
+        every = np.arange(rows * size)
+        every -= np.repeat(self.borders, self.segment_lengths)
+        return every.reshape(rows, size)
+
+    def document_ids(self, *, flatten: bool) -> Ints:
+        """int32[B, S]: the number of the segment in its row, or over all rows with `flatten`."""
+        rows, size = self.shape
+        numbers = np.arange(len(self.borders), dtype=np.int32)
+        if not flatten and size:
+            row_of = self.borders // size
+            numbers -= np.searchsorted(row_of, np.arange(rows)).astype(np.int32)[row_of]
+        return np.repeat(numbers, self.segment_lengths).reshape(rows, size)
+
+    def cu_seqlens(self) -> tuple[Ints, Ints]:
+        """`(borders int32[B, K] padded with S, longest int32[B])`."""
+        rows, size = self.shape
+        if not size:
+            return np.zeros((rows, 1), dtype=np.int32), np.zeros(rows, dtype=np.int32)
+        row_of = self.borders // size
+        first = np.searchsorted(row_of, np.arange(rows))
+        counts = np.diff(first, append=len(row_of))
+        out = np.full((rows, int(counts.max(initial=0)) + 1), size, dtype=np.int32)
+        out[row_of, np.arange(len(row_of)) - first[row_of]] = self.borders - row_of * size
+        return out, np.diff(out, axis=1).max(axis=1, initial=0).astype(np.int32)
+
+
+def _starts(group: pa.RecordBatch, padding: Ints, width: int, positions: Ints | None) -> Bools:
+    """bool[B, L]: where a segment starts."""
+    starts = np.zeros((group.num_rows, width), dtype=np.bool_)
+    starts[:, :1] = True
+    real = width - padding
+    inside = (padding > 0) & (real > 0)
+    if has_column(group, groups.LENGTHS):
+        rows, begins = _pieces(group, real)
+        starts[rows, begins] = True
+    elif positions is not None and width:
+        # a start is where the count breaks off, not where it is 0: a row may begin in the middle of a document
+        starts[:, 1:] |= positions[:, 1:] != positions[:, :-1] + 1
+        starts &= np.arange(width) <= np.where(inside, real, width)[:, None]
+    starts[inside.nonzero()[0], real[inside]] = True
+    return starts
+
+
+def _pieces(group: pa.RecordBatch, real: Ints) -> tuple[Ints, Ints]:
+    """`(row, first token)` of each document piece of the rows that aren't empty."""
+    offsets, values = list_column(group, groups.LENGTHS)
+    counts = np.diff(offsets)
+    sizes = values[int(offsets[0]) : int(offsets[-1])].astype(np.int64)
+    rows = np.repeat(np.arange(len(counts)), counts)
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    begins = ends[:-1] - ends[(offsets - offsets[0])[:-1]][rows]
+    sums = np.diff(ends[offsets - offsets[0]])
+    wrong = np.flatnonzero((sums != real) & (counts > 0) & (real > 0))
+    if len(wrong) or (sizes < 0).any():
+        row = int(wrong[0]) if len(wrong) else 0
+        raise DataError(
+            f"row {row} of a batch: {groups.LENGTHS} sum to {int(sums[row])}, it has {int(real[row])} tokens without padding",
+            hint="an operator after packing changed the tokens and not their document lengths",
+        )
+    used = (sizes > 0) & (real[rows] > 0)
+    return rows[used], begins[used]
+
+
+def padding_column(group: pa.RecordBatch) -> Ints:
+    """int64[B]: the trailing pad tokens that each row came with."""
+    if not has_column(group, groups.PADDING):
+        return np.zeros(group.num_rows, dtype=np.int64)
+    column: Array = groups.column(group, groups.PADDING)
+    values: Ints = (column.fill_null(0) if column.null_count else column).to_numpy(zero_copy_only=False)
+    return values.astype(np.int64)
+
+
+def has_column(group: pa.RecordBatch, name: str) -> bool:
+    """Whether the group has a column `name`."""
+    return group.schema.get_field_index(name) >= 0
+
+
+def list_column(group: pa.RecordBatch, name: str) -> tuple[Ints, Ints]:
+    """`groups.list_parts` of a column, with offsets as int64."""
+    offsets, values = groups.list_parts(groups.column(group, name))
+    return offsets.astype(np.int64, copy=False), values
+
+
+def _dense(offsets: Ints, values: Ints, width: int, fill: int) -> Ints:
+    """Lists as one array [B, width], shorter ones filled up at the end; a view where no list is shorter."""
+    flat = values[int(offsets[0]) : int(offsets[-1])]
+    rows = len(offsets) - 1
+    if len(flat) == rows * width:
+        return flat.reshape(rows, width)
+    out = np.full((rows, width), fill, dtype=flat.dtype)
+    out[np.arange(width) < np.diff(offsets)[:, None]] = flat
+    return out
+
+
+def _aligned(group: pa.RecordBatch, name: str, lengths: Ints, width: int, *, missing: int = 0) -> Ints:
+    """A column of one number per token as [B, L]; 0 where padding was added, `missing` in rows where the list is null."""
+    column: Array = groups.column(group, name)
+    offsets, values = list_column(group, name)
+    sizes = np.diff(offsets)
+    null = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else np.zeros(len(sizes), dtype=np.bool_)
+    wrong = np.flatnonzero((sizes != lengths) & ~null)
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(f"row {row} of a batch has {int(lengths[row])} tokens, but {int(sizes[row])} values in {name!r}")
+    out = _dense(offsets, values, width, 0)
+    if null.any():
+        out = np.where(null[:, None] & (np.arange(width) < lengths[:, None]), missing, out)
+    return out
+
+
+# --------------------------------------------------------------------------------------------------- the fields
+
+
+def _token_fields(rows: TokenRows, options: TrainingOptions, output: Output) -> dict[str, Callable[[], Any]]:
+    """What is made from the tokens, by name; each is computed only when it is asked for."""
+    size = rows.shape[1]
+
+    def shaped(array: Ints) -> Ints:
+        return array.reshape(-1) if options.flatten else array
+
+    @cache
+    def keep() -> Bools:
+        return rows.kept(options)
+
+    @cache
+    def cu_seqlens() -> tuple[Any, Any]:
+        if not options.flatten:
+            borders, longest = rows.cu_seqlens()
+            return output.finish(borders), output.finish(longest)
+        ends = np.append(rows.borders, rows.shape[0] * size).astype(np.int32)
+        return output.finish(ends), int(rows.segment_lengths.max(initial=0))
+
+    def labels() -> Any:
+        out = output.integers(rows.tokens[:, 1:])
+        np.copyto(out, options.ignore_index, where=~keep())
+        return output.finish(shaped(out))
+
+    def padding_mask() -> Any:
+        return output.finish(shaped(np.arange(size) >= (rows.tokens.shape[1] - rows.padding)[:, None]))
+
+    @cache
+    def position_ids() -> Any:
+        return output.finish(shaped(output.integers(rows.position_ids(options.position_mode))))
+
+    def count() -> int:
+        return int(np.count_nonzero(keep()))
+
+    fields: dict[str, Callable[[], Any]] = {
+        "input_ids": lambda: output.finish(shaped(output.integers(rows.tokens[:, :size]))),
+        "labels": labels,
+        "loss_mask": lambda: output.finish(shaped(keep().astype(np.float32))),
+        "position_ids": position_ids,
+        "positions": position_ids,
+        "document_ids": lambda: output.finish(shaped(rows.document_ids(flatten=options.flatten))),
+        "padding_mask": padding_mask,
+        "cu_seqlens": lambda: cu_seqlens()[0],
+        "max_seqlen": lambda: cu_seqlens()[1],
+        "num_label_tokens": count,
+        "num_valid_tokens": count,
+    }
+    asked = {
+        "labels": options.return_labels,
+        "loss_mask": options.return_loss_mask,
+        "padding_mask": options.return_padding_mask,
+        "cu_seqlens": options.return_cu_seqlens,
+        "max_seqlen": options.return_cu_seqlens,
+        "num_valid_tokens": options.return_num_valid_tokens,
+    }
+    return {name: make for name, make in fields.items() if asked.get(name, True)}
+
+
+def _other_fields(
+    group: pa.RecordBatch, rows: TokenRows, options: TrainingOptions, output: Output
+) -> dict[str, Callable[[], Any]]:
+    """The user's other columns."""
+    used = {options.tokens_field, groups.LOSS_MASK, groups.LENGTHS, groups.PADDING, *POSITIONS}
+    size = rows.shape[1]
+
+    def aligned(name: str) -> Any:
+        values = _aligned(group, name, rows.lengths, rows.tokens.shape[1])
+        cut = output.integers(values[:, :size])
+        return output.finish(cut.reshape(-1) if options.flatten else cut)
+
+    def other(name: str) -> Any:
+        return output.column(groups.column(group, name))
+
+    names = [name for name in groups.user_columns(group.schema) if name not in used]
+    return {name: (lambda n=name: aligned(n) if n in TOKEN_ALIGNED else other(n)) for name in names}  # type: ignore[misc]
