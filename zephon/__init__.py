@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from zephon.batch import Batch as Batch
     from zephon.batch import SampleBatch as SampleBatch
     from zephon.dataset import Dataset as Dataset
+    from zephon.dataset import InMemoryShard as InMemoryShard
+    from zephon.engine.state import merge_states as merge_states
     from zephon.pipeline import Pipeline as Pipeline
     from zephon.plan.mixture import MixtureSpec as MixtureSpec
+    from zephon.plan.mixture import Phase as Phase
     from zephon.plan.source import StaticMixtureWorkSource as StaticMixtureWorkSource
     from zephon.plan.source import WorkSource as WorkSource
     from zephon.plan.tokens import TokenEstimation as TokenEstimation
@@ -24,12 +27,15 @@ __version__ = "0.1.0"
 _HOME = {
     "Batch": "zephon.batch",
     "Dataset": "zephon.dataset",
+    "InMemoryShard": "zephon.dataset",
     "MixtureSpec": "zephon.plan.mixture",
+    "Phase": "zephon.plan.mixture",
     "Pipeline": "zephon.pipeline",
     "SampleBatch": "zephon.batch",
     "StaticMixtureWorkSource": "zephon.plan.source",
     "TokenEstimation": "zephon.plan.tokens",
     "WorkSource": "zephon.plan.source",
+    "merge_states": "zephon.engine.state",
 }
 
 __all__ = sorted(["__version__", *_HOME])

@@ -71,7 +71,8 @@ class Batch:
 
         Args:
             dataset_names: the names of the components, by their number in the mixture.
-            defaults: what the recipe knows of `to_training`'s settings: `pad_token_id`, `eos_token_id`; None is not known.
+            defaults: what the recipe knows of `to_training`'s settings: `pad_token_id`, `eos_token_id`, and `token_columns`
+                (further columns with one number per token); None is not known.
         """
         if not 0 <= empty <= group.num_rows:
             raise RecipeError(f"a batch of {group.num_rows} rows cannot have {empty} empty ones")
@@ -248,6 +249,7 @@ class Batch:
         * `cu_seqlens` int32 [B, K]: the borders of the segments in each row, from 0 to S, filled up with S; `max_seqlen`
           int32 [B]: the longest segment. With `flatten` one running list from 0 to B*S, and a Python int.
         * `padding_mask` bool [B, S], with `return_padding_mask`: True on padding.
+        * columns with one number per token (`attention_mask`, those that the packer carried) [B, S], cut as the inputs.
         * every other column of the user's: numbers as [B], lists of one length as [B, n], ragged ones as a list of arrays,
           strings as a list. `ids` (sample ids) unless excluded.
 
@@ -285,7 +287,8 @@ class Batch:
             position_mode=position_mode,
             cross_documents=cross_documents,
         )
-        return training_fields(self.group, options, empty=self.empty, ids=lambda: self.ids)
+        columns = self.defaults.get("token_columns") or ()
+        return training_fields(self.group, options, empty=self.empty, token_columns=columns, ids=lambda: self.ids)
 
 
 SampleBatch = Batch

@@ -72,7 +72,7 @@ def translate_settings(operator: str, settings: Mapping[str, Any]) -> dict[str, 
         if out.pop("drop_oversized", False):
             out.setdefault("over_long", "drop")
         out.pop("emit_positions", None)
-        if "groups" in out and "homogeneity" in out and out["homogeneity"] in ("groups",):
+        if out.get("homogeneity") == "groups":
             out["homogeneity"] = "group"
     return out
 

@@ -33,7 +33,7 @@ def needed_columns(steps: Sequence[tuple[Operator, Any]], available: Sequence[st
         wanted = op.inputs()
         if wanted is None:
             return None
-        needed.update(dict.fromkeys(n for n in wanted if n in available))
+        needed.update(dict.fromkeys(n for n in (*wanted, *op.optional_inputs()) if n in available))
         if not op.passes():
             return list(needed)
     return None
@@ -49,13 +49,18 @@ def settle(steps: Steps, datasets: Sequence[Dataset], default: Policy) -> list[t
         with at(operator=op.name):
             if "pad_token_id" in known and getattr(op, "pad_token_id", None) is None and special:
                 pad = special.get("pad_token_id", special.get("eos_token_id"))
-                op = replace(op, pad_token_id=pad)
+                op = _with(op, pad_token_id=pad)
             if "component_groups" in known and getattr(op, "groups", None) and getattr(op, "component_groups", None) is None:
-                op = replace(op, component_groups=_component_groups(getattr(op, "groups"), names))  # noqa: B009
+                op = _with(op, component_groups=_component_groups(vars(op)["groups"], names))
         if isinstance(op, CountsTokens) and hasattr(op, "special_ids"):
             special = {k: v for k, v in op.special_ids().items() if v is not None}
         settled.append((op, policy or default))
     return settled
+
+
+def _with(op: Operator, **settings: Any) -> Operator:
+    changed: Any = op
+    return replace(changed, **settings)  # type: ignore[no-any-return]
 
 
 def _component_groups(given: Mapping[str, Sequence[str]], names: Sequence[str]) -> tuple[int, ...]:
@@ -84,7 +89,9 @@ def check_schemas(steps: Sequence[tuple[Operator, Policy]], schema: pa.Schema | 
     return schema
 
 
-def recipe_of(source: StaticMixtureWorkSource, steps: Sequence[tuple[Operator, Policy]], options: Options, per_step: int) -> dict[str, Any]:
+def recipe_of(
+    source: StaticMixtureWorkSource, steps: Sequence[tuple[Operator, Policy]], options: Options, per_step: int
+) -> dict[str, Any]:
     """Everything that determines the bytes, as plain values."""
     return {
         "lanes": options.lane_count,
@@ -97,7 +104,9 @@ def recipe_of(source: StaticMixtureWorkSource, steps: Sequence[tuple[Operator, P
     }
 
 
-def prime_source(source: StaticMixtureWorkSource, steps: Sequence[tuple[Operator, Policy]], columns: Sequence[str] | None) -> None:
+def prime_source(
+    source: StaticMixtureWorkSource, steps: Sequence[tuple[Operator, Policy]], columns: Sequence[str] | None
+) -> None:
     """Measure tokens per record, once, if the mixture is by tokens and nobody has."""
     estimation = source.token_estimation
     if estimation is None or not source.requires_token_priming:
@@ -108,7 +117,11 @@ def prime_source(source: StaticMixtureWorkSource, steps: Sequence[tuple[Operator
 
 
 def make_definition(
-    source: StaticMixtureWorkSource, datasets: Sequence[Dataset], steps: Sequence[tuple[Operator, Policy]], options: Options, cutting: Mapping[str, Any]
+    source: StaticMixtureWorkSource,
+    datasets: Sequence[Dataset],
+    steps: Sequence[tuple[Operator, Policy]],
+    options: Options,
+    cutting: Mapping[str, Any],
 ) -> Definition:
     """Plan, levels and cut; raises `RecipeError` for everything that can be known before the run."""
     owned, padding = options.owned_lanes()
@@ -140,6 +153,7 @@ def make_definition(
 def read_exclusions(path: str, names: Sequence[str]) -> dict[str, dict[str, list[int]]]:
     """A quarantine file as `{data set: {shard: rows}}`. Raises `RecipeError` where it isn't one."""
     found: dict[str, dict[str, list[int]]] = {}
+    number = 0
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
@@ -151,5 +165,7 @@ def read_exclusions(path: str, names: Sequence[str]) -> dict[str, dict[str, list
     except OSError as error:
         raise RecipeError(f"exclude={path!r} can't be read: {error}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise RecipeError(f"exclude={path!r}, line {number}: not a quarantine line ({type(error).__name__}: {error})") from error
+        raise RecipeError(
+            f"exclude={path!r}, line {number}: not a quarantine line ({type(error).__name__}: {error})"
+        ) from error
     return found

@@ -63,7 +63,7 @@ class Dataset:
         path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         fmt: str | None = None,
         *,
-        format: str | None = None,  # noqa: A002 - the word that users know
+        format: str | None = None,
         columns: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         cache_dir: str | None = None,
@@ -323,7 +323,7 @@ def detect(files: Sequence[FileInfo], place: str) -> type[Reader]:
         raise RecipeError(f"{place} mixes formats: {found}", hint="give format=… or a narrower path")
     notes = "".join(f"\n  {b}" for b in broken)
     raise RecipeError(
-        f"no reader knows the {len(files)} files at {place}, for example {sorted(names)[0] if names else '(none)'!r}{notes}",
+        f"no reader knows the {len(files)} files at {place}, for example {min(names, default='(none)')!r}{notes}",
         hint=f"give format=…; installed: {', '.join(available('zephon.formats'))}",
     )
 

@@ -20,7 +20,7 @@ PROVENANCE: tuple[str, ...] = (COMPONENT, PASS, SHARD, ROW)
 """Columns that every group carries from the source on: which dataset (its index in the mixture, int32), which traversal
 of it (`pass_index`, int64), which shard (int32) and which row of that shard (int64) a record came from."""
 
-PROVENANCE_FIELDS: tuple[pa.Field, ...] = (
+PROVENANCE_FIELDS: tuple[pa.Field[Any], ...] = (
     pa.field(COMPONENT, pa.int32()),
     pa.field(PASS, pa.int64()),
     pa.field(SHARD, pa.int32()),
@@ -46,6 +46,8 @@ SOURCE = "_source"
 """In the rows of a `Decision`: `list<int32>`, the numbers of the groups that this row's payload comes from."""
 
 IntArray = npt.NDArray[Any]
+ArrowArray = Any
+"""A `pyarrow.Array`. The stubs know neither its subclasses' attributes nor what `take` accepts, so it is untyped in this module only."""
 
 
 def is_internal(name: str) -> bool:
@@ -58,7 +60,7 @@ def user_columns(schema: pa.Schema) -> list[str]:
     return [name for name in schema.names if not is_internal(name)]
 
 
-def column(group: pa.RecordBatch, name: str) -> pa.Array:
+def column(group: pa.RecordBatch, name: str) -> ArrowArray:
     """The column `name`; a missing one is a `DataError` that lists what there is."""
     index = group.schema.get_field_index(name)
     if index < 0:
@@ -68,10 +70,11 @@ def column(group: pa.RecordBatch, name: str) -> pa.Array:
 
 def ints(group: pa.RecordBatch, name: str) -> IntArray:
     """An integer column without nulls as a numpy view (no copy)."""
-    return column(group, name).to_numpy(zero_copy_only=False)
+    values: IntArray = column(group, name).to_numpy(zero_copy_only=False)
+    return values
 
 
-def list_parts(array: pa.Array) -> tuple[IntArray, IntArray]:
+def list_parts(array: ArrowArray) -> tuple[IntArray, IntArray]:
     """A list column of numbers as `(offsets int[N+1], values)`; `values[offsets[i]:offsets[i+1]]` is row i.
 
     No copy where there are no nulls. Null lists count as empty; null elements are a `DataError`.
@@ -91,22 +94,26 @@ def list_parts(array: pa.Array) -> tuple[IntArray, IntArray]:
     return offsets, values.to_numpy(zero_copy_only=False)
 
 
-def _without_nulls(array: pa.Array) -> pa.Array:
+def _without_nulls(array: ArrowArray) -> ArrowArray:
     lengths = np.where(array.is_valid().to_numpy(zero_copy_only=False), array.value_lengths().fill_null(0).to_numpy(), 0)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return pa.LargeListArray.from_arrays(pa.array(offsets), array.flatten())
+    return pa.LargeListArray.from_arrays(_plain_array(offsets), array.flatten())
 
 
-def make_list(offsets: npt.ArrayLike, values: npt.ArrayLike | pa.Array) -> pa.Array:
+def make_list(offsets: npt.ArrayLike, values: npt.ArrayLike | ArrowArray) -> ArrowArray:
     """A `list<T>` array (or `large_list<T>` where the values pass 2**31) over these buffers, without copying values."""
-    ends = np.asarray(offsets)
-    items = values if isinstance(values, pa.Array) else pa.array(np.asarray(values))
+    ends: ArrowArray = np.asarray(offsets)
+    items: ArrowArray = values if isinstance(values, pa.Array) else pa.array(np.asarray(values))
     if len(ends) and int(ends[-1]) > 2**31 - 1:
-        return pa.LargeListArray.from_arrays(pa.array(ends.astype(np.int64, copy=False)), items)
-    return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32, copy=False)), items)
+        return pa.LargeListArray.from_arrays(_plain_array(ends.astype(np.int64, copy=False)), items)
+    return pa.ListArray.from_arrays(_plain_array(ends.astype(np.int32, copy=False)), items)
 
 
-def set_column(group: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
+def _plain_array(values: IntArray) -> ArrowArray:
+    return pa.array(values)
+
+
+def set_column(group: pa.RecordBatch, name: str, values: ArrowArray) -> pa.RecordBatch:
     """The group with the column `name` added or replaced in its place."""
     index = group.schema.get_field_index(name)
     if index < 0:
@@ -116,12 +123,14 @@ def set_column(group: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordB
 
 def select(group: pa.RecordBatch, names: Iterable[str]) -> pa.RecordBatch:
     """The group with only these columns, in this order."""
-    return pa.RecordBatch.from_arrays([column(group, n) for n in names], schema=pa.schema([group.schema.field(n) for n in names]))
+    return pa.RecordBatch.from_arrays(
+        [column(group, n) for n in names], schema=pa.schema([group.schema.field(n) for n in names])
+    )
 
 
 def take(group: pa.RecordBatch, indices: npt.ArrayLike) -> pa.RecordBatch:
     """The rows at `indices`, in that order (copies)."""
-    index = pa.array(np.asarray(indices, dtype=np.int64))
+    index: ArrowArray = pa.array(np.asarray(indices, dtype=np.int64))
     if not any(_is_flat_list(field.type) for field in group.schema):
         return group.take(index)
     return pa.RecordBatch.from_arrays([_take_array(c, index) for c in group.columns], schema=group.schema)
@@ -134,7 +143,7 @@ def _is_flat_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(value) or pa.types.is_floating(value))
 
 
-def _take_array(array: pa.Array, index: pa.Array) -> pa.Array:
+def _take_array(array: ArrowArray, index: ArrowArray) -> ArrowArray:
     """`array.take(index)`; a list of numbers is taken as binary, row by row instead of element by element (4 times quicker)."""
     kind = array.type
     if not _is_flat_list(kind) or array.null_count or array.values.null_count:
@@ -147,6 +156,7 @@ def _take_array(array: pa.Array, index: pa.Array) -> pa.Array:
         return array.take(index)
     ends = (offsets + values.offset) * width
     rows = pa.Array.from_buffers(pa.large_binary(), len(array), [None, pa.py_buffer(ends), data]).take(index)
+    taken: Any
     _, taken, payload = rows.buffers()
     starts = np.frombuffer(taken, dtype=np.int64)[rows.offset : rows.offset + len(rows) + 1] // width
     length = 0 if payload is None else payload.size // width
@@ -165,7 +175,7 @@ def concat(groups: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     if len(groups) == 1:
         return groups[0]
     if all(group.schema.equals(groups[0].schema) for group in groups):
-        return pa.concat_batches(groups)
+        return pa.concat_batches(groups)  # type: ignore[attr-defined, no-any-return]
     try:
         table = pa.concat_tables([pa.Table.from_batches([g]) for g in groups], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -191,13 +201,14 @@ def from_rows(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
         names.update(dict.fromkeys(row))
     arrays = [pa.array([row.get(name) for row in rows]) for name in names]
     if not arrays:
-        return pa.RecordBatch.from_struct_array(pa.array([{} for _ in rows], type=pa.struct([])))
+        structs: ArrowArray = pa.array([{} for _ in rows], type=pa.struct([]))
+        return pa.RecordBatch.from_struct_array(structs)
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
 def carry_provenance(origin: pa.RecordBatch, made: pa.RecordBatch, rows: npt.ArrayLike | None = None) -> pa.RecordBatch:
     """`made` with `origin`'s provenance columns; `rows[i]` is the row of `origin` that row i of `made` came from."""
-    index = None if rows is None else pa.array(np.asarray(rows, dtype=np.int64))
+    index: ArrowArray = None if rows is None else pa.array(np.asarray(rows, dtype=np.int64))
     for name in PROVENANCE:
         if origin.schema.get_field_index(name) >= 0 and made.schema.get_field_index(name) < 0:
             values = column(origin, name)
@@ -217,7 +228,7 @@ def hash_group(group: pa.RecordBatch, *, seed: int = 0) -> int:
     return digest.intdigest()
 
 
-def _hash_array(digest: Any, array: pa.Array) -> None:
+def _hash_array(digest: Any, array: ArrowArray) -> None:
     kind = array.type
     digest.update(f"{kind}{len(array)}".encode())
     if array.null_count:
@@ -236,7 +247,9 @@ def _hash_array(digest: Any, array: pa.Array) -> None:
     elif pa.types.is_struct(kind):
         for child in array.flatten():
             _hash_array(digest, child)
-    elif pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+    elif (
+        pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    ):
         _hash_binary(digest, array)
     elif pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         _hash_binary(digest, array.cast(pa.large_binary()))
@@ -246,15 +259,16 @@ def _hash_array(digest: Any, array: pa.Array) -> None:
         _hash_fixed(digest, array)
 
 
-def _map_entries(array: pa.Array) -> pa.Array:
+def _map_entries(array: ArrowArray) -> ArrowArray:
     first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
     return pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"]).slice(first, last - first)
 
 
-def _hash_binary(digest: Any, array: pa.Array) -> None:
+def _hash_binary(digest: Any, array: ArrowArray) -> None:
     if not len(array):
         return
     wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    offset_buffer: Any
     _, offset_buffer, data = array.buffers()
     ends = np.frombuffer(offset_buffer, dtype=np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
     digest.update(np.ascontiguousarray(np.diff(ends), dtype=np.int64))
@@ -262,7 +276,7 @@ def _hash_binary(digest: Any, array: pa.Array) -> None:
         digest.update(memoryview(data)[int(ends[0]) : int(ends[-1])])
 
 
-def _hash_fixed(digest: Any, array: pa.Array) -> None:
+def _hash_fixed(digest: Any, array: ArrowArray) -> None:
     if pa.types.is_boolean(array.type):
         digest.update(np.packbits(array.to_numpy(zero_copy_only=False)).tobytes())
         return

@@ -57,7 +57,16 @@ class Options:
     run_id: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("lanes", "dp_size", "workers", "fetch_parallelism", "prefetch_batches", "max_bytes", "flush_every_chunks", "max_steps"):
+        for name in (
+            "lanes",
+            "dp_size",
+            "workers",
+            "fetch_parallelism",
+            "prefetch_batches",
+            "max_bytes",
+            "flush_every_chunks",
+            "max_steps",
+        ):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise RecipeError(f"{name} is {value!r}; it must be a whole number ≥ 1")

@@ -6,6 +6,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 import pyarrow as pa
@@ -53,11 +54,16 @@ class Pipeline:
     def then(self, operator: Operator, *, on_error: Policy | None = None) -> Pipeline:
         """Add an operator object."""
         if not isinstance(operator, Operator):
-            raise RecipeError(f"then() takes an operator, got {type(operator).__name__}", hint="for a function use map, filter or map_batches")
+            raise RecipeError(
+                f"then() takes an operator, got {type(operator).__name__}", hint="for a function use map, filter or map_batches"
+            )
         if on_error is not None and on_error not in POLICIES:
             raise RecipeError(unknown("on_error policy", str(on_error), POLICIES))
         if self._batch:
-            raise RecipeError(f"operator {operator.name!r} comes after batch()", hint="batch() is the last step; use map_batch for whole batches")
+            raise RecipeError(
+                f"operator {operator.name!r} comes after batch()",
+                hint="batch() is the last step; use map_batch for whole batches",
+            )
         self._steps.append((operator, on_error))
         return self
 
@@ -146,14 +152,20 @@ class Pipeline:
             raise RecipeError(f"{per_step} sequences per lane and step don't divide into microbatches of {microbatch}")
         datasets = self._datasets()
         steps = settle(self._steps, datasets, options.on_error)
-        return datasets, steps, {"per_step": per_step, "microbatch": microbatch, "drop_last": self._batch.get("drop_last", False)}
+        return (
+            datasets,
+            steps,
+            {"per_step": per_step, "microbatch": microbatch, "drop_last": self._batch.get("drop_last", False)},
+        )
 
     def recipe(self) -> dict[str, Any]:
         """All that determines the bytes, as plain values; reads metadata only."""
         datasets, steps, cutting = self._parts()
         return self._recipe(datasets, steps, cutting)
 
-    def _recipe(self, datasets: list[Dataset], steps: list[tuple[Operator, Policy]], cutting: Mapping[str, Any]) -> dict[str, Any]:
+    def _recipe(
+        self, datasets: list[Dataset], steps: list[tuple[Operator, Policy]], cutting: Mapping[str, Any]
+    ) -> dict[str, Any]:
         made = recipe_of(self.source, steps, self._options, int(cutting["per_step"]))
         made["datasets"] = [d.fingerprint() for d in datasets]
         made["drop_last"] = cutting["drop_last"]
@@ -196,7 +208,9 @@ class Pipeline:
                     batch = function(batch)
                 yield batch
                 if self._live is None or self._live() is not run:
-                    raise CheckpointError("this iterator is over: the pipeline was restored or iterated again", hint="take iter(pipeline) anew")
+                    raise CheckpointError(
+                        "this iterator is over: the pipeline was restored or iterated again", hint="take iter(pipeline) anew"
+                    )
         finally:
             run.close()
 
@@ -292,7 +306,7 @@ class Pipeline:
 
 def make_operator(operator: type[Operator], values: tuple[Any, ...], settings: dict[str, Any]) -> Operator:
     """An operator from its class and settings; positional values fill the fields in their order. Unknown settings are an error."""
-    names = [f for f, field in operator.__dataclass_fields__.items() if field.init]
+    names = [f.name for f in fields(operator) if f.init]
     if len(values) > len(names):
         raise RecipeError(f"operator {operator.name!r} takes at most {len(names)} settings, got {len(values)}")
     for name, value in zip(names, values, strict=False):
@@ -322,11 +336,16 @@ def batch_defaults(stateless: list[Operator], definition: Definition) -> dict[st
 
 def _check_ranks(options: Options) -> None:
     """Raises `RecipeError` where several ranks would silently read the same data."""
-    if options.dp_size is not None or options.lanes is None and options.dp_rank is not None:
+    if options.dp_size is not None or (options.lanes is None and options.dp_rank is not None):
         return
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None) if torch is not None else None
-    if distributed is not None and distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+    if (
+        distributed is not None
+        and distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    ):
         raise RecipeError(
             f"torch.distributed has {distributed.get_world_size()} ranks, but this pipeline was not told its data-parallel rank",
             hint="set options(dp_rank=…, dp_size=…); ranks that share data (tensor or pipeline parallel) have the same dp_rank",
@@ -341,4 +360,3 @@ def _warn_uneven(lanes: Mapping[int, LaneState], per_step: int) -> None:
             "it resumes exactly on the same number of ranks",
             stacklevel=3,
         )
-

@@ -199,6 +199,10 @@ class Operator(ABC):
         """The columns that this operator needs; None: any or all (it gets whatever the data has)."""
         return None
 
+    def optional_inputs(self) -> tuple[str, ...]:
+        """Columns that it uses where they are there."""
+        return ()
+
     def passes(self) -> bool:
         """Whether the input columns that it does not name reach its output. Where not, they need not be read."""
         return True

@@ -61,7 +61,9 @@ def plain(value: Any) -> Any:
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         return value.item()
     # an object of the user's: its type and, where it is plain data, its attributes; never its address
-    state = {k: v for k, v in vars(value).items() if isinstance(v, str | int | float | bool)} if hasattr(value, "__dict__") else {}
+    state = (
+        {k: v for k, v in vars(value).items() if isinstance(v, str | int | float | bool)} if hasattr(value, "__dict__") else {}
+    )
     return {"type": f"{type(value).__module__}.{type(value).__qualname__}", "state": plain(state)}
 
 
@@ -77,7 +79,12 @@ def function_recipe(function: Callable[..., Any]) -> Any:
         return {"function": name, "version": plain(stated)}
     assert isinstance(function, types.FunctionType)
     cells = [plain(c.cell_contents) for c in (function.__closure__ or ())]
-    return {"function": name.rsplit(".", 1)[-1], "code": _code_hash(function.__code__), "defaults": plain(function.__defaults__), "closure": cells}
+    return {
+        "function": name.rsplit(".", 1)[-1],
+        "code": _code_hash(function.__code__),
+        "defaults": plain(function.__defaults__),
+        "closure": cells,
+    }
 
 
 def _code_hash(code: types.CodeType) -> str:
@@ -120,7 +127,7 @@ def difference(saved: Any, now: Any, path: str = "") -> list[str]:
 
 
 def _singular(path: str) -> str:
-    return path[:-1] if path.endswith("s") else path
+    return path.removesuffix("s")
 
 
 def _short(value: Any) -> str:

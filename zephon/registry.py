@@ -56,9 +56,13 @@ def load(group: Group, name: str) -> type[Any]:
             hint=f"install {missing!r}, for example with `pip install '{claim.distribution}[{name}]'`",
         ) from error
     except Exception as error:
-        raise PluginError(f"{name!r} of {claim.distribution} {claim.version} fails on import: {type(error).__name__}: {error}") from error
+        raise PluginError(
+            f"{name!r} of {claim.distribution} {claim.version} fails on import: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(target, type):
         raise PluginError(f"entry point {name!r} of {claim.distribution} is {target!r}; it must be a class")
     if getattr(target, "name", None) != name:
-        raise PluginError(f"{claim.target} of {claim.distribution} calls itself {getattr(target, 'name', None)!r}, its entry point {name!r}")
+        raise PluginError(
+            f"{claim.target} of {claim.distribution} calls itself {getattr(target, 'name', None)!r}, its entry point {name!r}"
+        )
     return target

@@ -32,11 +32,8 @@ def explain(
         )
     lines.append("steps")
     for number, level in enumerate(cut_levels(steps)):
-        for op in level.deciders:
-            lines.append(f"  {op!r}  (stateful: decides in order, per lane)")
-        names = [repr(op) for op, _ in level.stage.steps]
-        for name in names:
-            lines.append(f"  {name}  (stage {number}, on workers)")
+        lines += [f"  {op!r}  (stateful: decides in order, per lane)" for op in level.deciders]
+        lines += [f"  {op!r}  (stage {number}, on workers)" for op, _ in level.stage.steps]
     owned, padding = options.owned_lanes()
     lanes = options.lane_count
     per_step = cutting["per_step"]

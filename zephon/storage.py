@@ -142,7 +142,7 @@ class FsspecStore:
         with _naming(path):
             return bytes(self.fs.cat_file(self._inner(path), start=start, end=stop))
 
-    def local(self, path: str) -> str | None:
+    def local(self, path: str) -> str | None:  # noqa: ARG002 - the protocol's
         return None
 
     def sidecar(self, path: str, suffix: str) -> Sequence[str]:
@@ -162,7 +162,9 @@ class FsspecStore:
         return f"FsspecStore({self.fs.protocol!r})"
 
 
-def open_store(uri: str, storage_options: Mapping[str, Any] | None = None, cache_dir: str | None = None) -> tuple[ListedStore, str]:
+def open_store(
+    uri: str, storage_options: Mapping[str, Any] | None = None, cache_dir: str | None = None
+) -> tuple[ListedStore, str]:
     """The store that an address belongs to, and the address as that store spells it (an absolute path, or a full URL).
 
     Raises:

@@ -64,14 +64,22 @@ class TrainingOptions:
 
 
 def training_fields(
-    group: pa.RecordBatch, options: TrainingOptions, *, empty: int = 0, ids: Callable[[], list[Any]] | None = None
+    group: pa.RecordBatch,
+    options: TrainingOptions,
+    *,
+    empty: int = 0,
+    token_columns: Collection[str] = (),
+    ids: Callable[[], list[Any]] | None = None,
 ) -> dict[str, Any]:
-    """The fields by name, as what `options.dtype` asks for. The arrays are new: writable, nothing shared with `group`."""
+    """The fields by name, as what `options.dtype` asks for. The arrays are new: writable, nothing shared with `group`.
+
+    `token_columns` are further columns with one number per token, beyond those of `TOKEN_ALIGNED`.
+    """
     output = Output.of(options.dtype)
     rows = TokenRows.of(group, options, empty)
     output.check_fits(rows.tokens, options.ignore_index if options.return_labels else 0)
     fields = _token_fields(rows, options, output)
-    for name, make in _other_fields(group, rows, options, output).items():
+    for name, make in _other_fields(group, rows, options, output, {*TOKEN_ALIGNED, *token_columns}).items():
         if name in fields:
             raise RecipeError(
                 f"the column {name!r} has the name of a field that to_training makes",
@@ -359,19 +367,19 @@ def _token_fields(rows: TokenRows, options: TrainingOptions, output: Output) -> 
 
 
 def _other_fields(
-    group: pa.RecordBatch, rows: TokenRows, options: TrainingOptions, output: Output
+    group: pa.RecordBatch, rows: TokenRows, options: TrainingOptions, output: Output, per_token: Collection[str]
 ) -> dict[str, Callable[[], Any]]:
     """The user's other columns."""
     used = {options.tokens_field, groups.LOSS_MASK, groups.LENGTHS, groups.PADDING, *POSITIONS}
     size = rows.shape[1]
 
     def aligned(name: str) -> Any:
-        values = _aligned(group, name, rows.lengths, rows.tokens.shape[1])
-        cut = output.integers(values[:, :size])
+        values = _aligned(group, name, rows.lengths, rows.tokens.shape[1])[:, :size]
+        cut = output.integers(values) if values.dtype.kind in "iu" else values.copy()
         return output.finish(cut.reshape(-1) if options.flatten else cut)
 
     def other(name: str) -> Any:
         return output.column(groups.column(group, name))
 
     names = [name for name in groups.user_columns(group.schema) if name not in used]
-    return {name: (lambda n=name: aligned(n) if n in TOKEN_ALIGNED else other(n)) for name in names}  # type: ignore[misc]
+    return {name: (lambda n=name: aligned(n) if n in per_token else other(n)) for name in names}  # type: ignore[misc]

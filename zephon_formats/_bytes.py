@@ -124,7 +124,9 @@ def _iter_members(blocks: Iterator[bytes], codec: Codec, make: Any, failure: typ
                 member = None
         done += len(block)
     if member is not None:
-        raise DataError(f"{codec} data is cut short: the file ends at byte {done}, inside the member that begins at byte {start}")
+        raise DataError(
+            f"{codec} data is cut short: the file ends at byte {done}, inside the member that begins at byte {start}"
+        )
 
 
 def _zstandard() -> Any:

@@ -141,13 +141,8 @@ def test_the_module_imports_neither_torch_nor_arrow_compute() -> None:
 
 def test_without_torch_the_default_is_numpy() -> None:
     code = """
-import sys
+import importlib.util, sys
 sys.modules["torch"] = None
-class NoTorch:
-    def find_spec(self, name, path=None, target=None):
-        if name == "torch":
-            raise ModuleNotFoundError(name)
-import importlib.util
 real = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name == "torch" else real(name, package)
 import pyarrow as pa

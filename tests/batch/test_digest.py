@@ -70,7 +70,7 @@ def columns(draw: st.DrawFn) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(columns(), st.integers(0, 5), st.randoms(use_true_random=False))
 def test_the_bytes_are_those_of_the_rows_one_by_one_in_any_order_of_columns(
     group: pa.RecordBatch, at: int, random: Any
@@ -84,7 +84,7 @@ def test_the_bytes_are_those_of_the_rows_one_by_one_in_any_order_of_columns(
     assert b"".join(fed(row) for row in rebuilt) == fed(group)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(columns(), columns())
 def test_different_rows_give_different_bytes(one: pa.RecordBatch, two: pa.RecordBatch) -> None:
     def seen(group: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -129,6 +129,13 @@ def test_a_null_is_the_same_as_a_column_that_is_not_there() -> None:
     assert fed(pa.RecordBatch.from_pydict({"a": [1], "b": pa.array([None], pa.string())})) == fed(
         pa.RecordBatch.from_pydict({"a": [1]})
     )
+
+
+@pytest.mark.parametrize(
+    ("one", "two"), [([[1], [2, 3]], [[1, 2], [3]]), (["a", "bc"], ["ab", "c"]), ([[], [1]], [[1], []]), ([None, 1], [1, None])]
+)
+def test_borders_inside_a_value_count(one: list[Any], two: list[Any]) -> None:
+    assert fed(pa.RecordBatch.from_pydict({"x": [one]})) != fed(pa.RecordBatch.from_pydict({"x": [two]}))
 
 
 def test_types_count_and_unions_and_extensions_work() -> None:

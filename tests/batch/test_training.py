@@ -282,6 +282,14 @@ def test_other_columns_become_tensors_where_they_are_regular_and_lists_where_not
     assert batch.to_training(dtype=None)["box"] == [[1, 2], [3, 4]]
 
 
+def test_columns_that_the_packer_carried_are_cut_as_the_inputs() -> None:
+    group = batch_of(input_ids=tokens([1, 2, 3]), weight=pa.array([[0.5, 1.0, 2.0]]), kind=tokens([7, 8, 9])).group
+    got = Batch(group, lane=0, step=0, index=0, defaults={"token_columns": ("weight", "kind")}).to_training(dtype=torch.int32)
+    assert got["weight"].tolist() == [[0.5, 1.0]]
+    assert got["kind"].dtype == torch.int32
+    assert got["kind"].tolist() == [[7, 8]]
+
+
 def test_other_columns_of_a_slice_and_of_no_rows() -> None:
     whole = batch_of(input_ids=tokens([1, 2], [3, 4], [5, 6]), box=[[1, 2], [3, 4], [5, 6]], ragged=[[1], [2, 3], [4]])
     part = Batch(whole.group.slice(1, 2), lane=0, step=0, index=0).to_training()
@@ -322,11 +330,12 @@ def test_columns_that_contradict_the_tokens_are_an_error_that_names_the_row(colu
 
 
 def test_empty_sequences_train_on_nothing_whatever_their_tokens_are() -> None:
-    group = batch_of(input_ids=tokens([1, 2, 3], [4, 5, 6]), document_lengths=tokens([3], [3])).group
+    group = batch_of(input_ids=tokens([1, 2, 3], [4, 5, 6]), document_lengths=tokens([3], [1, 2])).group
     got = Batch(group, lane=0, step=0, index=0, empty=1).to_training(return_padding_mask=True)
     assert got["labels"].tolist() == [[2, 3], [-100, -100]]
     assert got["loss_mask"].tolist() == [[1.0, 1.0], [0.0, 0.0]]
     assert got["padding_mask"].tolist() == [[False, False], [True, True]]
+    assert got["cu_seqlens"].tolist() == [[0, 2], [0, 2]]
     assert got["num_label_tokens"] == 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
@@ -83,6 +84,7 @@ class _Selection:
         self._selector = selector
         self._rows: pa.RecordBatch | None = None
         self._waiting: I64 = np.zeros(0, dtype=np.int64)
+        self._alive: npt.NDArray[np.bool_] = np.zeros(0, dtype=bool)
         self._sources: dict[int, pa.RecordBatch] = {}
         self._seen = 0
 
@@ -96,6 +98,7 @@ class _Selection:
             return []
         self._rows = rows if self._rows is None else groups.concat([self._rows, rows])
         self._waiting = np.concatenate([self._waiting, np.arange(self._seen, self._seen + len(rows), dtype=np.int64)])
+        self._alive = np.concatenate([self._alive, np.ones(len(rows), dtype=bool)])
         self._seen += len(rows)
         self._sources.update(decision.sources)
         with at(operator=self.name):
@@ -104,8 +107,8 @@ class _Selection:
     def flush(self) -> list[Decision]:
         with at(operator=self.name):
             made = self._emit(np.asarray(self._selector.flush(), dtype=np.int64))
-        if len(self._waiting):
-            raise InternalError(f"operator {self.name!r} kept {len(self._waiting)} rows at the flush")
+        if self._alive.any():
+            raise InternalError(f"operator {self.name!r} kept {int(self._alive.sum())} rows at the flush")
         return made
 
     def _emit(self, numbers: I64) -> list[Decision]:
@@ -114,16 +117,21 @@ class _Selection:
         assert self._rows is not None
         place = np.searchsorted(self._waiting, numbers)
         inside = place < len(self._waiting)
-        if not inside.all() or (self._waiting[place] != numbers).any() or len(np.unique(numbers)) != len(numbers):
+        if not inside.all() or (self._waiting[place] != numbers).any() or not self._alive[place].all() or _repeats(place):
             raise InternalError(f"operator {self.name!r} chose a row twice, or one that it was never given")
         rows = groups.take(self._rows, place)
-        left = np.ones(len(self._waiting), dtype=bool)
-        left[place] = False
-        self._waiting = self._waiting[left]
-        emitted = {int(n): self._sources[int(n)] for n in used_sources(rows)}
-        self._rows = groups.take(self._rows, np.flatnonzero(left))
-        self._sources = {int(n): self._sources[int(n)] for n in used_sources(self._rows)}
-        return [Decision(rows, emitted)]
+        self._alive[place] = False
+        sources = {int(n): self._sources[int(n)] for n in used_sources(rows)}
+        left = np.flatnonzero(self._alive)
+        if 2 * len(left) < len(self._alive):
+            self._rows = groups.take(self._rows, left)
+            self._waiting, self._alive = self._waiting[left], np.ones(len(left), dtype=bool)
+            self._sources = {int(n): self._sources[int(n)] for n in used_sources(self._rows)}
+        return [Decision(rows, sources)]
+
+
+def _repeats(place: I64) -> bool:
+    return len(np.unique(place)) != len(place)
 
 
 def used_sources(rows: pa.RecordBatch) -> I64:

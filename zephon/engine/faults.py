@@ -119,10 +119,8 @@ def apply_under(policy: Policy, apply: Apply, group: pa.RecordBatch, *, operator
 
 
 def _apply_once(apply: Apply, group: pa.RecordBatch, operator: str, losses: Losses) -> pa.RecordBatch:
-    made = apply(group)
-    drops = Drops()
-    if isinstance(made, Outcome):
-        made, drops = made.group, made.drops
+    result: Any = apply(group)
+    made, drops = (result.group, result.drops) if isinstance(result, Outcome) else (result, Drops())
     if not isinstance(made, pa.RecordBatch):
         raise TypeError(f"{operator} returned {type(made).__name__}; it must return a RecordBatch or an Outcome")
     losses.of_drops(operator, group, drops)

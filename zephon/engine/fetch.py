@@ -57,7 +57,9 @@ class Fetcher:
         policy: what becomes of rows that can't be read.
     """
 
-    def __init__(self, plan: Plan, datasets: Sequence[Dataset], *, columns: Sequence[str] | None, keep_bytes: int, policy: Policy) -> None:
+    def __init__(
+        self, plan: Plan, datasets: Sequence[Dataset], *, columns: Sequence[str] | None, keep_bytes: int, policy: Policy
+    ) -> None:
         self.plan = plan
         self.datasets = list(datasets)
         self.policy = policy
@@ -137,10 +139,16 @@ class Fetcher:
             pieces, bad = self._gather(component, unit, row)
         else:
             pieces, bad = self._slices(component, unit, row, starts, np.append(border, len(flat)))
-        provenance = [np.full(len(flat), component, np.int32), pass_index, shard.astype(np.int32), shard_row]
-        made, at = [], 0
+        columns: list[npt.NDArray[Any]] = [
+            np.full(len(flat), component, np.int32),
+            pass_index,
+            shard.astype(np.int32),
+            shard_row,
+        ]
+        made: list[pa.RecordBatch] = []
+        at = 0
         for piece in pieces:
-            arrays = [pa.array(p[at : at + len(piece)]) for p in provenance]
+            arrays = [pa.array(p[at : at + len(piece)]) for p in columns]
             made.append(pa.RecordBatch.from_arrays([*piece.columns, *arrays], schema=with_provenance(self.schema)))
             at += len(piece)
         if len(made) > 1 and sum(p.nbytes for p in made) <= _ONE_PIECE:
@@ -236,7 +244,9 @@ class Fetcher:
         where = error.where
         placed = DataError(error.message, hint=error.hint, trace=error.trace)
         place = type(where)(dataset=dataset.name, shard=shard, row=int(dataset.units.first_row[number]) + row)
-        placed.where = place if where.row is None else type(where)(dataset=dataset.name, shard=shard, row=place.row).within(where)
+        placed.where = (
+            place if where.row is None else type(where)(dataset=dataset.name, shard=shard, row=place.row).within(where)
+        )
         return placed
 
 
@@ -293,7 +303,7 @@ def _excluded_rows(dataset: Dataset) -> Mapping[int, npt.NDArray[np.int64]] | No
 
 
 def _is_excluded(excluded: Mapping[int, npt.NDArray[np.int64]], shard: npt.NDArray[Any], row: I64) -> npt.NDArray[np.bool_]:
-    out = np.zeros(len(row), dtype=bool)
+    out: npt.NDArray[np.bool_] = np.zeros(len(row), dtype=bool)
     for number, rows in excluded.items():
         out |= (shard == number) & np.isin(row, rows)
     return out

@@ -54,6 +54,14 @@ class _Ready:
 
 
 @dataclass
+class Load:
+    """What all lanes of a process hold together."""
+
+    nbytes: int = 0
+    tasks: int = 0
+
+
+@dataclass
 class LaneContext:
     """What all lanes of a process share."""
 
@@ -68,6 +76,9 @@ class LaneContext:
     """Told of failed rows, with the lane and whether any row of the group lived."""
     chunk_bytes: int
     """What a chunk is expected to weigh before it is read."""
+    load: Load
+    woke: Callable[[], None]
+    """Called (from any thread) when a task of a lane is done."""
 
 
 class Lane:
@@ -83,6 +94,10 @@ class Lane:
         self.ended = False
         self.available = 0
         self.nbytes = 0
+        self.outstanding = 0
+        """Tasks that are not yet consumed."""
+        self.dirty = False
+        """Something may have to move on."""
         self._context = context
         self._last = len(context.levels) - 1
         self._chunks = context.plan.lane_chunks(number)
@@ -106,13 +121,20 @@ class Lane:
         """Whether there is a chunk left to ask for."""
         return not self._closed and self.error is None
 
-    @property
-    def outstanding(self) -> int:
-        """Tasks that are not yet consumed."""
-        return len(self._fetching) + sum(len(q) for q in self._queues)
+    def _hold(self, nbytes: int, tasks: int = 0) -> None:
+        self.nbytes += nbytes
+        self.outstanding += tasks
+        self._context.load.nbytes += nbytes
+        self._context.load.tasks += tasks
+
+    def _done(self, future: Future[Any]) -> None:
+        del future
+        self.dirty = True
+        self._context.woke()
 
     def submit(self) -> None:
         """Ask for the next chunk."""
+        self.dirty = True
         number = self._next_chunk
         per_window = self._context.window_chunks
         if self._chunks is not None and number >= self._chunks:
@@ -122,8 +144,10 @@ class Lane:
             self._closed = True
             return
         chunk = self._context.plan.chunk(self.number, number)
-        self._fetching.append((self._context.submit_fetch(chunk), chunk))
-        self.nbytes += self._context.chunk_bytes
+        future = self._context.submit_fetch(chunk)
+        self._fetching.append((future, chunk))
+        self._hold(self._context.chunk_bytes, 1)
+        future.add_done_callback(self._done)
         self._next_chunk += 1
         if self._next_chunk % per_window == 0:
             self._fetching.append(Mark.FLUSH)
@@ -152,7 +176,7 @@ class Lane:
                 if not future.done():
                     return
                 group, losses = future.result()
-                self.nbytes -= self._context.chunk_bytes
+                self._hold(-self._context.chunk_bytes, -1)
                 self._fetched(chunk, group, losses)
             self._fetching.popleft()
 
@@ -171,7 +195,8 @@ class Lane:
         nbytes = sum(g.nbytes for g in given)
         future = self._context.submit_stage(level, given, note, label)
         self._queues[level].append(_Task(future, base, skipped, nbytes))
-        self.nbytes += nbytes
+        self._hold(nbytes, 1)
+        future.add_done_callback(self._done)
 
     def _advance_level(self, level: int) -> None:
         queue = self._queues[level]
@@ -185,7 +210,7 @@ class Lane:
                 return
             queue.popleft()
             made, report = head.future.result()
-            self.nbytes -= head.nbytes
+            self._hold(-head.nbytes, -1)
             self._context.ledger.stage(level, report.losses, report.tokens)
             if report.losses.failures:
                 self._context.on_failures(self.number, report.losses, bool(made))
@@ -205,7 +230,7 @@ class Lane:
         losses = Losses()
         held = deciders.nbytes
         made = deciders.add(group, losses)
-        self.nbytes += deciders.nbytes - held
+        self._hold(deciders.nbytes - held)
         self._context.ledger.stage(level + 1, losses, None)
         self._decided(level + 1, made)
 
@@ -220,7 +245,7 @@ class Lane:
             deciders = self._deciders[level + 1]
             if deciders is not None:
                 losses = Losses()
-                self.nbytes -= deciders.nbytes
+                self._hold(-deciders.nbytes)
                 made = deciders.flush(losses)
                 self._context.ledger.stage(level + 1, losses, None)
                 self._decided(level + 1, made)
@@ -302,7 +327,7 @@ class Lane:
         prefix = np.concatenate([np.zeros(1, np.uint64), np.cumsum(keys, dtype=np.uint64)])
         self._ready.append(_Ready(group, prefix))
         self.available += len(group)
-        self.nbytes += group.nbytes
+        self._hold(group.nbytes)
 
     def take(self, count: int) -> list[pa.RecordBatch]:
         """The next `count` sequences, fewer at the lane's end; `state` moves on by that."""
@@ -326,7 +351,7 @@ class Lane:
             head.at = stop
             if stop == len(head.group):
                 self._ready.popleft()
-                self.nbytes -= head.group.nbytes
+                self._hold(-head.group.nbytes)
             delivered += size
             left -= size
         self.available -= count - left
@@ -340,4 +365,3 @@ class Lane:
         self._ready = deque([Mark.END])
         self.available = 0
         return groups.concat(left) if left else None
-

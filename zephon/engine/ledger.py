@@ -90,7 +90,8 @@ class Ledger:
         self.sequences = 0
         self.failures = 0
         self._token_level: int | None = None
-        self._uncounted: list[pa.RecordBatch] = []
+        self._uncounted: list[tuple[int, list[Any]]] = []
+        self._light: tuple[Any, list[int], list[str]] = (None, [], [])
         self._guard = threading.Lock()
 
     def source(self, rows: Mapping[int, int]) -> None:
@@ -114,11 +115,15 @@ class Ledger:
 
     def delivered(self, group: pa.RecordBatch) -> None:
         """A batch that reached the user, without its empty sequences. Counted many at a time: this is on every step's path."""
-        names = group.schema.names
-        light = [n for n in _LIGHT if n in names]
-        if groups.DOC_COMPONENT not in names and groups.TOKENS in names:
-            light.append(groups.TOKENS)
-        self._uncounted.append(groups.select(group, light) if light else group)
+        if self._light[0] is None or not group.schema.equals(self._light[0]):
+            names = group.schema.names
+            light = [n for n in _LIGHT if n in names]
+            if groups.DOC_COMPONENT not in names and groups.TOKENS in names:
+                light.append(groups.TOKENS)
+            self._count()
+            self._light = group.schema, [group.schema.get_field_index(n) for n in light], light
+        # only the columns that count are held, so that pixels can go
+        self._uncounted.append((len(group), [group.column(i) for i in self._light[1]]))
         self.sequences += len(group)
         if len(self._uncounted) >= _UNCOUNTED:
             self._count()
@@ -126,12 +131,18 @@ class Ledger:
     def _count(self) -> None:
         with self._guard:
             waiting, self._uncounted = self._uncounted, []
-            for group in _by_schema(waiting):
-                rows, tokens = delivered_counts(group)
-                add_counts(self.rows_out, rows)
-                add_counts(self.tokens_out, tokens)
-                if groups.PADDING in group.schema.names:
-                    self.padding += int(groups.ints(group, groups.PADDING).sum())
+            if not waiting:
+                return
+            names = self._light[2]
+            if not names:
+                add_counts(self.rows_out, {-1: sum(size for size, _ in waiting)})
+                return
+            group = groups.concat([pa.RecordBatch.from_arrays(columns, names=names) for _, columns in waiting])
+            rows, tokens = delivered_counts(group)
+            add_counts(self.rows_out, rows)
+            add_counts(self.tokens_out, tokens)
+            if groups.PADDING in names:
+                self.padding += int(groups.ints(group, groups.PADDING).sum())
 
     def report(self) -> dict[str, Any]:
         """`{"rows": {...}, "tokens": {...}, ...}`, each with totals and per data set.
@@ -150,7 +161,9 @@ class Ledger:
             "failures": self.failures,
         }
 
-    def _side(self, came: Counts, added: Counts, out: Counts, replayed: Counts, dropped: Mapping[tuple[str, str], Counts]) -> dict[str, Any]:
+    def _side(
+        self, came: Counts, added: Counts, out: Counts, replayed: Counts, dropped: Mapping[tuple[str, str], Counts]
+    ) -> dict[str, Any]:
         def one(component: int | None) -> dict[str, Any]:
             def pick(table: Mapping[int, int]) -> int:
                 return sum(table.values()) if component is None else table.get(component, 0)
@@ -169,9 +182,3 @@ class Ledger:
 
         return one(None) | {"by_dataset": {name: one(number) for number, name in enumerate(self.names)}}
 
-
-def _by_schema(waiting: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    same: dict[str, list[pa.RecordBatch]] = {}
-    for group in waiting:
-        same.setdefault(str(group.schema), []).append(group)
-    return [groups.concat(members) for members in same.values()]

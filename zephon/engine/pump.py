@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from zephon import groups
-from zephon.engine.lane import Lane
+from zephon.engine.lane import Lane, Load
 from zephon.engine.ledger import Ledger, delivered_counts
 from zephon.engine.state import LaneState
 from zephon.errors import InternalError, ZephonError
@@ -81,6 +81,7 @@ class Pump:
         lanes: the lanes of this process, ascending.
         cut: how to cut.
         ledger: counts what is dropped at the end.
+        load: what the lanes hold together.
         budget: bytes that all lanes together may hold.
         tasks: how many tasks to keep outstanding.
         prefetch: microbatches to hold ready.
@@ -93,6 +94,7 @@ class Pump:
         cut: Cut,
         *,
         ledger: Ledger,
+        load: Load,
         budget: int,
         tasks: int,
         prefetch: int,
@@ -106,6 +108,7 @@ class Pump:
         self.finished = False
         self.peak_bytes = 0
         self._ledger = ledger
+        self._load = load
         self._budget = budget
         self._tasks = tasks
         self._prefetch = prefetch
@@ -119,37 +122,39 @@ class Pump:
         self._step_open = False
         self._nothing_left = False
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the lanes hold now."""
-        return sum(lane.nbytes for lane in self.lanes)
-
     def turn(self) -> bool:
         """Move finished tasks on, submit new ones, form batches; whether anything moved."""
         moved = False
         for lane in self.lanes:
-            before = (lane.outstanding, lane.available, lane.error)
-            lane.advance()
-            moved |= before != (lane.outstanding, lane.available, lane.error)
+            if lane.dirty:
+                lane.dirty = False
+                lane.advance()
+                moved = True
+        return self.deliver() or self._feed() or moved
+
+    def deliver(self) -> bool:
+        """Form microbatches as long as their sequences are there; whether any was formed."""
+        moved = False
         while len(self.deliveries) < self._prefetch and not self.finished and self._deliver():
             moved = True
-        return self._feed() or moved
+        return moved
 
     # -------------------------------------------------------------------------------------------------- feeding
 
     def _feed(self) -> bool:
         moved = False
         while not self.finished:
-            held = self.nbytes
-            self.peak_bytes = max(self.peak_bytes, held)
+            self.peak_bytes = max(self.peak_bytes, self._load.nbytes)
             needed = self._needed()
             if needed is not None and needed.can_submit and not needed.outstanding:
                 # the lane that the next batch waits for always gets on, else a full budget would be a deadlock
                 needed.submit()
                 moved = True
                 continue
+            if self._load.nbytes >= self._budget or self._load.tasks >= self._tasks:
+                return moved
             candidates = [lane for lane in self.lanes if lane.can_submit]
-            if not candidates or held >= self._budget or sum(lane.outstanding for lane in self.lanes) >= self._tasks:
+            if not candidates:
                 return moved
             self._neediest(candidates).submit()
             moved = True
@@ -323,12 +328,12 @@ class ForegroundPump:
     def next(self) -> Delivery | None:
         """The next delivery; None at the end."""
         pump = self._pump
-        while not pump.deliveries:
+        while not pump.deliveries and not pump.deliver():
             if pump.finished:
                 return None
             if not pump.turn() and not pump.deliveries and not pump.finished:
                 raise InternalError("the pump stands still")
-        return pump.deliveries.popleft()
+        return pump.deliveries.popleft() if pump.deliveries else None
 
     def close(self) -> None:
         """Nothing to stop."""

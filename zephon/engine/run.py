@@ -15,7 +15,7 @@ import pyarrow as pa
 from zephon.dataset import Dataset
 from zephon.engine.faults import Losses
 from zephon.engine.fetch import Fetcher
-from zephon.engine.lane import Lane, LaneContext
+from zephon.engine.lane import Lane, LaneContext, Load
 from zephon.engine.ledger import Ledger
 from zephon.engine.pump import BackgroundPump, Cut, Delivery, ForegroundPump, Pump, finished, locate
 from zephon.engine.stages import Level, Note
@@ -64,8 +64,13 @@ class Run:
         self._runner = make_runner()
         self._local: ThreadPoolExecutor | None = None
         self.fetcher = Fetcher(
-            definition.plan, definition.datasets, columns=definition.columns, keep_bytes=options.max_bytes // 2, policy=options.on_error
+            definition.plan,
+            definition.datasets,
+            columns=definition.columns,
+            keep_bytes=options.max_bytes // 2,
+            policy=options.on_error,
         )
+        load = Load()
         context = LaneContext(
             plan=definition.plan,
             levels=definition.levels,
@@ -76,11 +81,14 @@ class Run:
             submit_stage=self._submit_stage,
             on_failures=self._quarantine.take,
             chunk_bytes=min(CHUNK_BYTES * 4, options.max_bytes // 8),
+            load=load,
+            woke=self._woke,
         )
         self.pump = Pump(
             [Lane(number, context, start[number]) for number in definition.owned],
             definition.cut,
             ledger=self.ledger,
+            load=load,
             budget=options.max_bytes // 2,
             tasks=0 if self._inline else 2 * options.worker_count + 2,
             prefetch=1 if self._inline else options.prefetch_batches,
@@ -147,9 +155,7 @@ class Run:
             # moving memory is not worth a trip to another process
             work = self._local_work.get(level) or self._local_work.setdefault(level, stage.bind())
             return self._elsewhere(lambda: work(given, note), Where(operator=stage.name))
-        future = self._runner.submit(level, given, note, label=label)
-        future.add_done_callback(self._woke)
-        return future
+        return self._runner.submit(level, given, note, label=label)
 
     def _elsewhere(self, work: Callable[[], Any], where: Where) -> Future[Any]:
         """Run in the fetch threads; in line where there are none."""
@@ -158,12 +164,9 @@ class Run:
                 return finished(work())
             except Exception as error:  # noqa: BLE001 - it must reach the lane, whatever it is
                 return finished(error=wrap(error, where))
-        future = self._local.submit(_wrapped, work, where)
-        future.add_done_callback(self._woke)
-        return future
+        return self._local.submit(_wrapped, work, where)
 
-    def _woke(self, future: Future[Any]) -> None:
-        del future
+    def _woke(self) -> None:
         self.pump.wake.set()
 
     def _make_empty_row(self) -> pa.RecordBatch | None:
@@ -223,14 +226,29 @@ class _Quarantine:
         self._in_a_row[lane] = 0 if any_lived else row
         last = losses.failures[-1]
         for failure in losses.failures:
-            self._write({**asdict(failure), "dataset": self._name(failure.component), "shard": self._path(failure.component, failure.shard)})
-        place = Where(dataset=self._name(last.component), shard=self._path(last.component, last.shard), row=last.row, operator=last.operator)
+            self._write(
+                {
+                    **asdict(failure),
+                    "dataset": self._name(failure.component),
+                    "shard": self._path(failure.component, failure.shard),
+                }
+            )
+        place = Where(
+            dataset=self._name(last.component),
+            shard=self._path(last.component, last.shard),
+            row=last.row,
+            operator=last.operator,
+        )
         limit = self._options.max_failures
         if limit is not None and self._ledger.failures > limit:
-            raise DataError(f"{self._ledger.failures} records failed, more than max_failures={limit}; the last: {last.error}", where=place)
+            raise DataError(
+                f"{self._ledger.failures} records failed, more than max_failures={limit}; the last: {last.error}", where=place
+            )
         limit = self._options.max_failures_in_a_row
         if limit is not None and row > limit:
-            raise DataError(f"{row} records in a row failed, more than max_failures_in_a_row={limit}; the last: {last.error}", where=place)
+            raise DataError(
+                f"{row} records in a row failed, more than max_failures_in_a_row={limit}; the last: {last.error}", where=place
+            )
 
     def _name(self, component: int) -> str:
         return self._datasets[component].name if 0 <= component < len(self._datasets) else "?"
@@ -253,4 +271,3 @@ class _Quarantine:
         if self._file is not None:
             self._file.close()
             self._file = None
-

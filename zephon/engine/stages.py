@@ -138,7 +138,12 @@ class _BoundStage:
             with at(operator=self.stage.name):
                 current = [self.gather(given[0], dict(zip(note.numbers, given[1:], strict=True)))]
         for name, apply, policy in self.steps:
-            current = [g for group in current if len(group) for g in apply_under(policy, apply, group, operator=name, losses=report.losses)]
+            current = [
+                g
+                for group in current
+                if len(group)
+                for g in apply_under(policy, apply, group, operator=name, losses=report.losses)
+            ]
         current = [g for g in current if len(g)]
         result = groups.concat(current) if current else None
         if result is not None and note.hash:

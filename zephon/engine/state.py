@@ -81,7 +81,9 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             merged = {**state, "lanes": dict(state["lanes"])}
             continue
         if state["fingerprint"] != merged["fingerprint"]:
-            raise CheckpointError("states of different recipes can't be merged: " + _differences(merged["recipe"], state["recipe"]))
+            raise CheckpointError(
+                "states of different recipes can't be merged: " + _differences(merged["recipe"], state["recipe"])
+            )
         merged["tokens_per_record"] = merged["tokens_per_record"] or state["tokens_per_record"]
         for lane, values in state["lanes"].items():
             mine = merged["lanes"].get(lane)
@@ -95,7 +97,12 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def check_form(state: Any) -> None:
     """Raises `CheckpointError` where `state` is not a state of this format."""
-    if not isinstance(state, Mapping) or not isinstance(state.get("lanes"), Mapping) or "recipe" not in state or "fingerprint" not in state:
+    if (
+        not isinstance(state, Mapping)
+        or not isinstance(state.get("lanes"), Mapping)
+        or "recipe" not in state
+        or "fingerprint" not in state
+    ):
         raise CheckpointError("this is not a Zephon state", hint="give back what state_dict() returned")
     if not isinstance(state["recipe"], Mapping):
         raise CheckpointError("this state's recipe is damaged")

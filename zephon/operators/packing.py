@@ -71,7 +71,10 @@ def make_packer(algorithm: Algorithm, capacity: int, *, bins: int | None = None,
 
 
 class Wrap:
-    """Documents one after the other, cut wherever a sequence is full. No token is padding before the flush, unless `max_documents` is reached."""
+    """Documents one after the other, cut wherever a sequence is full.
+
+    Nothing is padding before the flush, unless `max_documents` is reached.
+    """
 
     def __init__(self, capacity: int, max_documents: int | None = None) -> None:
         self._capacity = capacity
@@ -93,7 +96,9 @@ class Wrap:
         """See `Packer`: at most one sequence."""
         size = len(self._document)
         offsets = np.array([0, size] if size else [0], dtype=np.int64)
-        packed = Packed(offsets, self._document, self._start, self._length, np.full(len(offsets) - 1, self._last, dtype=np.int64))
+        packed = Packed(
+            offsets, self._document, self._start, self._length, np.full(len(offsets) - 1, self._last, dtype=np.int64)
+        )
         self._document = self._start = self._length = np.zeros(0, dtype=np.int64)
         return packed
 
@@ -212,7 +217,10 @@ class BestFit:
 
 
 class FirstFit:
-    """Each document into the sequence that was opened first among those with room; the fullest is closed where none has (see `BestFit`)."""
+    """Each document into the sequence that was opened first among those with room; the fullest is closed where none has.
+
+    On closing see `BestFit`.
+    """
 
     def __init__(self, capacity: int, bins: int, max_documents: int | None = None) -> None:
         self._capacity = capacity
@@ -281,11 +289,11 @@ class FirstFit:
         node = leaf >> 1
         while node:
             left, right = tree[2 * node], tree[2 * node + 1]
-            tree[node] = left if left > right else right
+            tree[node] = left if left > right else right  # noqa: FURB136 - max() takes 3 times as long
             node >>= 1
 
     def _open(self) -> int:
-        """The next free leaf; when all were used, the open sequences move to the front (at least half of the leaves are free then)."""
+        """The next free leaf; when all were used, the open sequences move to the front, which frees half of the leaves."""
         if self._next == self._size:
             rooms = [self._tree[leaf] for leaf in self._pieces]
             moved = list(self._pieces.values())
@@ -329,14 +337,14 @@ class BestFitWrap:
             while length:
                 place = bisect_left(rooms, length << _SERIAL_BITS)
                 if place == len(rooms) and place < self._bins:
-                    serial, room, held = self._serial, capacity, []
+                    serial, room = self._serial, capacity
                     self._serial += 1
-                    pieces[serial] = held
+                    pieces[serial] = held = []
                 else:
                     found = rooms.pop(place if place < len(rooms) else 0)
                     serial, room = found & _SERIAL_MASK, found >> _SERIAL_BITS
                     held = pieces[serial]
-                taken = length if length < room else room
+                taken = min(length, room)
                 held += (document, start, taken)
                 start += taken
                 length -= taken
@@ -350,18 +358,19 @@ class BestFitWrap:
     def flush(self) -> Packed:
         """See `Packer`: only the last sequence has room left, unless `max_documents` is reached."""
         out = _Out()
-        queue = [[key >> _SERIAL_BITS, self._pieces[key & _SERIAL_MASK]] for key in self._rooms]
+        rooms = [found >> _SERIAL_BITS for found in self._rooms]
+        queue = [self._pieces[found & _SERIAL_MASK] for found in self._rooms]
         first, last = 0, len(queue) - 1
         while first <= last:
-            room, held = queue[first]
-            while room and len(held) < self._most and first < last:
-                donor = queue[last][1]
+            held = queue[first]
+            while rooms[first] and len(held) < self._most and first < last:
+                donor = queue[last]
                 document, start, length = donor[:3]
-                taken = min(room, length)
+                taken = min(rooms[first], length)
                 held += (document, start, taken)
-                room -= taken
                 donor[:3] = [document, start + taken, length - taken] if taken < length else []
-                queue[last][0] += taken
+                rooms[first] -= taken
+                rooms[last] += taken
                 last -= not donor
             out.put(held, self._last)
             first += 1

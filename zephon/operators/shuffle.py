@@ -30,7 +30,9 @@ class Shuffle(SelectOperator):
 
     def __post_init__(self) -> None:
         if self.buffer_size is not None and self.buffer_size < 1:
-            raise RecipeError(f"buffer_size of shuffle is {self.buffer_size}; it must be ≥ 1", hint="leave it out for the whole window")
+            raise RecipeError(
+                f"buffer_size of shuffle is {self.buffer_size}; it must be ≥ 1", hint="leave it out for the whole window"
+            )
 
     def inputs(self) -> tuple[str, ...]:
         """None of the columns: only row numbers count."""

@@ -75,7 +75,9 @@ class MixtureSpec:
                     raise RecipeError(unknown("data set in the mixture", name, names))
             for name in names:
                 if name not in phase.weights:
-                    raise RecipeError(f"data set {name!r} has no weight in the mixture", hint="give it a weight; 0 leaves it out")
+                    raise RecipeError(
+                        f"data set {name!r} has no weight in the mixture", hint="give it a weight; 0 leaves it out"
+                    )
 
     def recipe(self) -> Any:
         """Plain values for the recipe."""
@@ -89,7 +91,9 @@ def _check_weights(weights: Mapping[str, float]) -> None:
         if isinstance(weight, bool) or not isinstance(weight, int | float | np.floating | np.integer | Fraction):
             raise RecipeError(f"weight of data set {name!r} is {weight!r}; weights must be numbers")
         if not math.isfinite(float(weight)) or weight < 0:
-            raise RecipeError(f"weight of data set {name!r} is {weight!r}; weights must be ≥ 0", hint="give 0 to leave a data set out")
+            raise RecipeError(
+                f"weight of data set {name!r} is {weight!r}; weights must be ≥ 0", hint="give 0 to leave a data set out"
+            )
     if not any(weight > 0 for weight in weights.values()):
         raise RecipeError("all weights of the mixture are 0", hint="give at least one data set a weight > 0")
 
@@ -104,7 +108,9 @@ def apportion(weights: Sequence[float]) -> I64:
     total = sum(Fraction(w) for w in weights)
     exact_total = sum(exact)
     common = math.lcm(*(f.denominator for f in exact))
-    if exact_total and all(abs(float(f / exact_total) - float(Fraction(w) / total)) < 1e-12 for f, w in zip(exact, weights, strict=True)):
+    if exact_total and all(
+        abs(float(f / exact_total) - float(Fraction(w) / total)) < 1e-12 for f, w in zip(exact, weights, strict=True)
+    ):
         whole = [int(f * common) for f in exact]
         divisor = math.gcd(*whole)
         if sum(whole) // divisor <= _SEATS:

@@ -122,7 +122,11 @@ class ComponentRows:
         if cached is not None:
             return cached
         size = len(self.table)
-        order = np.arange(size) if self._units_key is None else permutation(key(self._units_key, pass_index if self._reshuffle else 0), size)
+        order = (
+            np.arange(size)
+            if self._units_key is None
+            else permutation(key(self._units_key, pass_index if self._reshuffle else 0), size)
+        )
         made = order, np.cumsum(self.table.rows[order])
         self._passes[pass_index] = made
         if len(self._passes) > 4:

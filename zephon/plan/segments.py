@@ -55,7 +55,8 @@ def lane_segments(
     components = len(endings)
     given = np.zeros(components, dtype=np.int64)
     gone = np.array([_finished(e, 0) for e in endings])
-    start, segments = 0, []
+    start = 0
+    segments: list[Segment] = []
     goals = [c for c, e in enumerate(endings) if e.rule == "all"]
     met = bool(goals) and all(not endings[c].limit for c in goals)
     if met or _must_stop(endings, gone & _drawn_ever(phases, components)):

@@ -209,7 +209,10 @@ class StaticMixtureWorkSource(WorkSource):
         names = [d.name for d in self.datasets]
         for name in names:
             if names.count(name) > 1:
-                raise RecipeError(f"two data sets are named {name!r}", hint="names must differ; the same data may be given twice under two names")
+                raise RecipeError(
+                    f"two data sets are named {name!r}",
+                    hint="names must differ; the same data may be given twice under two names",
+                )
         if mixture is None:
             if len(names) > 1:
                 raise RecipeError("several data sets need a mixture", hint=f"give mixture={{{names[0]!r}: 0.5, …}}")
@@ -237,7 +240,9 @@ class StaticMixtureWorkSource(WorkSource):
         for dataset in self.datasets:
             drawn = any(float(p.weights[dataset.name]) > 0 for p in self.mixture.all_phases())
             if drawn and not len(dataset.units):
-                raise RecipeError(f"data set {dataset.name!r} has no rows but a weight > 0", hint="give it weight 0, or leave it out")
+                raise RecipeError(
+                    f"data set {dataset.name!r} has no rows but a weight > 0", hint="give it weight 0, or leave it out"
+                )
 
     def ending(self, name: str) -> tuple[Exhausted, int | None]:
         """What one data set does at its end, and after how many passes that is (None: it has no end)."""
@@ -284,7 +289,12 @@ class StaticMixtureWorkSource(WorkSource):
             "exhausted": dict(self.exhausted),
             "max_repeats": self.max_repeats,
             "reshuffle_on_repeat": self.reshuffle_on_repeat,
-            "token_estimation": None if estimation is None else {"calibration_samples": estimation.calibration_samples, "given": estimation.given([d.name for d in self.datasets])},
+            "token_estimation": None
+            if estimation is None
+            else {
+                "calibration_samples": estimation.calibration_samples,
+                "given": estimation.given([d.name for d in self.datasets]),
+            },
         }
 
 
@@ -296,7 +306,7 @@ def _positive(name: str, value: int | None) -> int | None:
 
 def _policies(given: Policy | Mapping[str, Policy | None] | None, names: Sequence[str]) -> dict[str, Policy | None]:
     known = ("stop", "repeat", "redistribute")
-    table = {name: given.get(name) for name in names} if isinstance(given, Mapping) else dict.fromkeys(names, given)
+    table: dict[str, Policy | None] = {name: given.get(name) if isinstance(given, Mapping) else given for name in names}
     if isinstance(given, Mapping):
         for name in given:
             if name not in names:

@@ -32,7 +32,9 @@ class TokenEstimation:
             raise RecipeError(f"calibration_samples is {self.calibration_samples}; it must be > 0")
         if isinstance(self.primer, str) and self.primer != "measure":
             raise RecipeError(f"primer is {self.primer!r}; give 'measure', a number, or a mapping name → tokens per record")
-        numbers = self.primer.values() if isinstance(self.primer, Mapping) else [] if isinstance(self.primer, str) else [self.primer]
+        numbers = (
+            self.primer.values() if isinstance(self.primer, Mapping) else [] if isinstance(self.primer, str) else [self.primer]
+        )
         for number in numbers:
             if not number > 0:
                 raise RecipeError(f"tokens per record must be > 0, got {number!r}")

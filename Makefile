@@ -1,0 +1,46 @@
+# make demo: install and watch the main job run.  make test: install and check everything.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.PHONY: demo test lint format bench stub clean
+.DEFAULT_GOAL := test
+
+demo: $(VENV)/demo.stamp
+	$(BIN)/zephon demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/mypy zephon/pipeline.py  # by name: the stub for editors hides it from the run above
+
+format: $(VENV)/dev.stamp
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks
+
+stub: $(VENV)/dev.stamp
+	$(BIN)/python -m zephon.cli.stub
+
+clean:
+	rm -rf $(VENV)
+
+# an install is repeated when the project file changes; the one for tests has all that the demo needs
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo.stamp: pyproject.toml | $(VENV)/bin/python
+	$(PIP) -e '.[demo]'
+	touch $@
+
+$(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
+	$(PIP) -e '.[dev]'
+	touch $(VENV)/demo.stamp $@

@@ -1,0 +1,55 @@
+"""What every test gets: quiet hypothesis profiles, the runner matrix, and a look for threads and processes that were left behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "quick", deadline=None, max_examples=25, derandomize=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=500, derandomize=False)
+settings.load_profile(os.environ.get("ZEPHON_TESTS", "quick"))
+
+RUNNERS = ("inline", "threads", "processes")
+
+
+@pytest.fixture(params=RUNNERS)
+def runner(request: pytest.FixtureRequest) -> str:
+    """Each runner; `inline` is the reference."""
+    return str(request.param)
+
+
+def zephon_threads() -> list[str]:
+    """The names of Zephon's threads that are alive."""
+    return sorted(t.name for t in threading.enumerate() if t.name.startswith("zephon"))
+
+
+def worker_processes() -> list[psutil.Process]:
+    """Zephon's worker processes below this one."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if any("zephon.runners" in part for part in child.cmdline()):
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """No test may leave a thread or a worker of Zephon behind."""
+    before = len(zephon_threads())
+    yield
+    for _ in range(100):
+        if len(zephon_threads()) <= before and not worker_processes():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"left behind: {zephon_threads()}, {worker_processes()}")

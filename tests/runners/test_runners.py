@@ -1,0 +1,219 @@
+"""What every runner promises, checked against `inline`."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, wait
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from runners import stages
+from runners.stages import Stage
+
+from zephon.errors import DataError, RecipeError, RunnerError
+from zephon.runners import make_runner
+
+STAGES = [
+    Stage("echo", stages.echo),
+    Stage("reverse", stages.reverse),
+    Stage("nap", stages.nap),
+    Stage("raise", stages.raise_it),
+    Stage("bind", stages.which_bind, stages.Token),
+    Stage("broken", stages.which_bind, stages.break_bind),
+    Stage("note", stages.unpicklable_note),
+]
+ECHO, REVERSE, NAP, RAISE, BIND, BROKEN, NOTE = range(len(STAGES))
+
+
+@pytest.fixture(scope="module")
+def every() -> Iterator[dict[str, Any]]:
+    """One started runner of each kind."""
+    runners = {name: make_runner(name, workers=2) for name in ("inline", "threads", "processes")}
+    for runner in runners.values():
+        runner.start(STAGES)
+    yield runners
+    for runner in runners.values():
+        runner.close()
+
+
+@pytest.fixture(params=["inline", "threads", "processes"])
+def runner(request: Any, every: dict[str, Any]) -> Any:
+    return every[request.param]
+
+
+def columns() -> st.SearchStrategy[tuple[pa.DataType, st.SearchStrategy[Any]]]:
+    word = st.text(max_size=5)
+    number = st.integers(-100, 100)
+    kinds = [
+        (pa.int32(), number),
+        (pa.float64(), st.floats(allow_nan=False)),
+        (pa.bool_(), st.booleans()),
+        (pa.string(), word),
+        (pa.large_binary(), st.binary(max_size=5)),
+        (pa.string_view(), st.text(max_size=20)),
+        (pa.null(), st.none()),
+        (pa.list_(pa.int32()), st.lists(number, max_size=3)),
+        (pa.list_(pa.uint8(), 2), st.lists(st.integers(0, 255), min_size=2, max_size=2)),
+        (pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]), st.fixed_dictionaries({"a": number, "b": st.lists(word, max_size=2)})),
+        (pa.dictionary(pa.int32(), pa.string()), word),
+        (pa.map_(pa.string(), pa.int32()), st.lists(st.tuples(word, number), max_size=2)),
+    ]
+    return st.sampled_from(kinds)
+
+
+@st.composite
+def record_groups(draw: Any) -> pa.RecordBatch:
+    """Any column kinds, nulls, no rows, no columns, slices, and now and then far more than goes over a socket at once."""
+    rows = draw(st.integers(0, 6))
+    arrays, names = [], []
+    for index, (kind, values) in enumerate(draw(st.lists(columns(), max_size=4))):
+        data = draw(st.lists(st.none() | values, min_size=rows, max_size=rows))
+        arrays.append(pa.array(data, pa.string()).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(data, kind))
+        names.append(f"c{index}")
+    if not arrays:
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, type=pa.struct([])))
+    group = pa.RecordBatch.from_arrays(arrays, names=names)
+    if draw(st.booleans()):
+        group = group.replace_schema_metadata({"made": "here"})
+    if rows and draw(st.integers(0, 3)) == 0:
+        group = group.take(pa.array([i % rows for i in range(20_000)]))
+    first = draw(st.integers(0, min(2, len(group))))
+    return group.slice(first, draw(st.integers(0, len(group) - first)))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(groups=st.lists(record_groups(), max_size=3), note=st.none() | st.integers() | st.tuples(st.text(), st.binary()))
+def test_any_groups_come_back_the_same_from_every_runner(every: dict[str, Any], groups: list[pa.RecordBatch], note: Any) -> None:
+    for stage in (ECHO, REVERSE):
+        expected, _ = every["inline"].submit(stage, groups, note, label="t").result()
+        for name in ("threads", "processes"):
+            made, back = every[name].submit(stage, groups, note, label="t").result(30)
+            assert back == note
+            assert [len(g) for g in made] == [len(g) for g in expected]
+            assert all(m.equals(e, check_metadata=True) for m, e in zip(made, expected, strict=True))
+            for group in made:
+                group.validate(full=True)
+
+
+def test_groups_with_dictionaries_of_their_own_keep_them(every: dict[str, Any]) -> None:
+    words = [["a", "b", "a"], ["c", "a", None], [], ["d"]]
+    groups = [pa.record_batch({"w": pa.array(w, pa.string()).dictionary_encode()}) for w in words]
+    made, _ = every["processes"].submit(ECHO, groups, None, label="t").result(30)
+    assert [g.column(0).to_pylist() for g in made] == words
+
+
+def test_futures_belong_to_their_tasks_in_whatever_order_they_end(runner: Any) -> None:
+    naps = [0.15, 0.0, 0.05, 0.0, 0.1, 0.0, 0.0, 0.02] + [0.0] * 40
+    futures = [runner.submit(NAP, [pa.record_batch({"i": [i]})], nap, label=str(i)) for i, nap in enumerate(naps)]
+    results = [future.result(30) for future in futures]
+    assert [(groups[0]["i"][0].as_py(), note) for groups, note in results] == list(enumerate(naps))
+
+
+@pytest.mark.parametrize(("note", "message"), [("locked", "Locked: item 3 is bad"), ("oops", "KeyError: 'oops'"), ("exit", "SystemExit: 3")])
+def test_an_exception_of_any_kind_reaches_the_future_with_its_traceback(runner: Any, note: str, message: str) -> None:
+    error = runner.submit(RAISE, [], note, label="t").exception(30)
+    assert type(error) is DataError
+    assert error.message == message
+    assert error.where.operator == "raise"
+    assert "in raise_it" in error.trace
+
+
+def test_an_exception_whose_text_fails_still_names_its_type(runner: Any) -> None:
+    assert "Unprintable" in runner.submit(RAISE, [], "unprintable", label="t").exception(30).message
+
+
+def test_our_own_error_keeps_its_place_and_hint(runner: Any) -> None:
+    error = runner.submit(RAISE, [], "placed", label="t").exception(30)
+    assert str(error) == "bad row [dataset 'wiki', row 7, operator 'raise']\n  → fix it"
+    assert "in raise_it" in error.trace
+
+
+def test_a_stage_is_bound_once_in_each_worker(runner: Any) -> None:
+    futures = [runner.submit(BIND, [], None, label="t") for _ in range(30)]
+    assert 1 <= len({future.result(30)[1] for future in futures}) <= runner.workers
+
+
+def test_a_bind_that_fails_is_an_error_of_the_task_and_not_of_the_runner(runner: Any) -> None:
+    error = runner.submit(BROKEN, [], None, label="t").exception(30)
+    assert isinstance(error, DataError)
+    assert str(error) == "FileNotFoundError: vocab.json [operator 'broken']"
+    assert runner.submit(ECHO, [], 1, label="t").result(30) == ([], 1)
+
+
+def test_a_note_that_cannot_travel_is_an_error_and_not_a_hang(every: dict[str, Any]) -> None:
+    assert "lock" in str(every["processes"].submit(NOTE, [], 1, label="t").exception(30))
+    assert "lock" in str(every["processes"].submit(ECHO, [], threading.Lock(), label="t").exception(30))
+    assert every["processes"].submit(ECHO, [], 1, label="t").result(30) == ([], 1)
+
+
+@pytest.mark.parametrize("name", ["inline", "threads", "processes"])
+def test_close_ends_every_future_and_can_be_called_again_from_anywhere(name: str) -> None:
+    runner = make_runner(name, workers=1)
+    runner.close()
+    runner.start([Stage("nap", stages.nap)])
+    futures = [runner.submit(0, [], 0.05, label=str(i)) for i in range(8)]
+    others = [threading.Thread(target=runner.close) for _ in range(2)]
+    for thread in others:
+        thread.start()
+    runner.close()
+    for thread in others:
+        thread.join(30)
+    assert not wait(futures, timeout=0).not_done
+    for future in futures:
+        assert future.cancelled() or future.exception() is None or isinstance(future.exception(), RunnerError)
+    with pytest.raises(RunnerError, match="'late'"):
+        runner.submit(0, [], 0, label="late").result(30)
+    runner.close()
+
+
+def test_a_collected_threads_runner_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    runner = make_runner("threads", workers=3)
+    runner.start(STAGES)
+    assert len(set(threading.enumerate()) - before) == 3
+    del runner
+    gc.collect()
+    assert set(threading.enumerate()) == before
+
+
+def test_threads_forget_the_groups_of_a_finished_task(every: dict[str, Any]) -> None:
+    group = pa.record_batch({"x": [1, 2, 3]})
+    every["threads"].submit(ECHO, [group], None, label="t").result(30)
+    end = time.monotonic() + 10
+    while len(gc.get_referrers(group)) > 1 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not [r for r in gc.get_referrers(group) if isinstance(r, list)]
+
+
+def test_submitting_while_another_thread_closes_leaves_no_future_waiting() -> None:
+    for _ in range(20):
+        runner = make_runner("threads", workers=2)
+        runner.start([Stage("echo", stages.echo)])
+        closer = threading.Thread(target=runner.close)
+        closer.start()
+        futures = [runner.submit(0, [], i, label=str(i)) for i in range(50)]
+        closer.join(30)
+        for future in futures:
+            try:
+                future.result(10)
+            except (CancelledError, RunnerError):
+                pass
+
+
+def test_an_unknown_runner_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(RecipeError, match="did you mean 'threads'"):
+        make_runner("thread", workers=1)
+    with pytest.raises(RecipeError, match="unknown runner 'ray'"):
+        make_runner("ray", workers=1)
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, True, None])
+def test_a_number_of_workers_that_makes_no_sense_is_refused(workers: Any) -> None:
+    with pytest.raises(RecipeError, match="at least 1"):
+        make_runner("threads", workers=workers)

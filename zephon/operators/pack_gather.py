@@ -1,0 +1,151 @@
+"""The heavy half of packing: copy the tokens of decided sequences into place, in as few slice copies as there are runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zephon import groups
+from zephon.errors import DataError, InternalError
+from zephon.keys import I64
+
+Ints = npt.NDArray[Any]
+Bools = npt.NDArray[np.bool_]
+
+
+class GatherSequences:
+    """`(decision rows, sources) -> group`: each row exactly `length` tokens, pad tokens last.
+
+    A token column is null in rows none of whose documents have it; where some have, the others count as 1 in the loss mask, else as 0.
+    """
+
+    def __init__(self, *, length: int, pad: int, columns: Sequence[str], kept: Sequence[Any], piece_row: str) -> None:
+        self._length = length
+        self._pad = pad
+        self._columns = columns
+        self._kept = kept
+        self._piece_row = piece_row
+
+    def __call__(self, rows: pa.RecordBatch, sources: Mapping[int, pa.RecordBatch]) -> pa.RecordBatch:
+        """Gather; what comes back shares no memory with the sources."""
+        pieces = _Pieces(rows, self._length, self._piece_row)
+        padding = groups.ints(rows, groups.PADDING)
+        names, arrays = [groups.TOKENS], [self._tokens(pieces, padding, sources)]
+        for name in self._columns:
+            having = {n: g for n, g in sources.items() if g.schema.get_field_index(name) >= 0}
+            if having:
+                names.append(name)
+                arrays.append(self._column(name, pieces, padding, having))
+        fields = [pa.field(n, a.type) for n, a in zip(names, arrays, strict=True)]
+        kept = [groups.column(rows, f.name) for f in self._kept]
+        return pa.RecordBatch.from_arrays([*arrays, *kept], schema=pa.schema([*fields, *self._kept]))
+
+    def _tokens(self, pieces: _Pieces, padding: Ints, sources: Mapping[int, pa.RecordBatch]) -> Any:
+        out = np.empty(pieces.rows * self._length, dtype=np.int32)
+        _fill_tails(out, padding, self._length, self._pad)
+        pieces.copy({n: groups.list_parts(groups.column(g, groups.TOKENS)) for n, g in sources.items()}, out, _check_tokens)
+        return self._as_list(out)
+
+    def _column(self, name: str, pieces: _Pieces, padding: Ints, having: Mapping[int, pa.RecordBatch]) -> Any:
+        parts = {n: groups.list_parts(groups.column(g, name)) for n, g in having.items()}
+        dtype = (
+            np.dtype(np.uint8) if name == groups.LOSS_MASK else np.result_type(*(values.dtype for _, values in parts.values()))
+        )
+        missing = 1 if name == groups.LOSS_MASK else 0
+        out = np.full(pieces.rows * self._length, missing, dtype=dtype)
+        _fill_tails(out, padding, self._length, 0)
+        there = pieces.copy(parts, out, _check_numbers)
+        row_has = np.zeros(pieces.rows, dtype=bool)
+        row_has[pieces.row[there]] = True
+        return self._as_list(out, None if row_has.all() else row_has)
+
+    def _as_list(self, values: Ints, valid: Bools | None = None) -> Any:
+        rows = len(values) // self._length
+        if valid is not None:
+            kept = np.repeat(valid, self._length)
+            offsets = np.concatenate([[0], np.cumsum(np.where(valid, self._length, 0))]).astype(np.int32)
+            make: Any = pa.ListArray.from_arrays
+            return make(pa.array(offsets), pa.array(values[kept]), mask=pa.array(~valid))
+        if len(values) >= 2**31:
+            raise DataError(
+                f"{rows} sequences of {self._length} tokens are too many for one group",
+                hint="lower chunk_size or flush more often",
+            )
+        return groups.make_list(np.arange(rows + 1, dtype=np.int64) * self._length, values)
+
+
+class _Pieces:
+    """The document pieces of some decision rows, and where each goes in the flat output."""
+
+    def __init__(self, rows: pa.RecordBatch, length: int, piece_row: str) -> None:
+        offsets, lengths = _flat(rows, groups.LENGTHS)
+        self.rows = rows.num_rows
+        self.length = lengths
+        self.source = _flat(rows, groups.SOURCE)[1]
+        self.source_row = _flat(rows, piece_row)[1]
+        self.start = _flat(rows, groups.DOC_START)[1]
+        self.row = np.repeat(np.arange(self.rows, dtype=np.int64), np.diff(offsets))
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        self.target = ends[:-1] - ends[offsets[:-1]][self.row] + self.row * length
+        if (np.diff(ends[offsets]) + groups.ints(rows, groups.PADDING) != length).any():
+            raise InternalError("document lengths and padding of a decision don't add up to the sequence length")
+
+    def copy(self, parts: Mapping[int, tuple[Ints, Ints]], out: Ints, check: Callable[[Ints, Ints], Ints]) -> Bools:
+        """Copy the pieces whose source has the column; which those were, bool[P].
+
+        A null list has no values: it is taken as missing.
+        """
+        begin = np.zeros(len(self.length), dtype=np.int64)
+        there = np.zeros(len(self.length), dtype=bool)
+        values = {}
+        for number, (offsets, data) in parts.items():
+            mine = np.flatnonzero(self.source == number)
+            row = self.source_row[mine]
+            begin[mine] = offsets[row] + self.start[mine]
+            there[mine] = offsets[row + 1] > offsets[row]
+            values[number] = check(data[int(offsets[0]) : int(offsets[-1])], data)
+        used = np.flatnonzero(there)
+        source, begin, target, length = self.source[used], begin[used], self.target[used], self.length[used]
+        # neighbours that follow each other in the source and in the output are one copy; `wrap` copies whole groups at once
+        follows = (
+            (source[1:] == source[:-1]) & (begin[1:] == begin[:-1] + length[:-1]) & (target[1:] == target[:-1] + length[:-1])
+        )
+        first = np.flatnonzero(np.append(True, ~follows)) if len(used) else used
+        sizes = np.add.reduceat(length, first) if len(used) else length
+        for n, b, t, size in zip(
+            source[first].tolist(), begin[first].tolist(), target[first].tolist(), sizes.tolist(), strict=True
+        ):
+            out[t : t + size] = values[n][b : b + size]
+        return there
+
+
+def _flat(rows: pa.RecordBatch, name: str) -> tuple[I64, I64]:
+    """A list column as `(offsets from 0, values)`, int64."""
+    offsets, values = groups.list_parts(groups.column(rows, name))
+    first = int(offsets[0])
+    return offsets.astype(np.int64) - first, values[first : int(offsets[-1])].astype(np.int64, copy=False)
+
+
+def _fill_tails(out: Ints, padding: Ints, length: int, value: int) -> None:
+    for row in np.flatnonzero(padding).tolist():
+        out[(row + 1) * length - int(padding[row]) : (row + 1) * length] = value
+
+
+def _check_tokens(used: Ints, values: Ints) -> Ints:
+    if values.dtype.kind not in "iu":
+        raise DataError(f"token ids must be integers, not {values.dtype}")
+    if not np.can_cast(values.dtype, np.int32) and len(used) and (int(used.min()) < -(2**31) or int(used.max()) >= 2**31):
+        worst = int(used.max()) if int(used.max()) >= 2**31 else int(used.min())
+        raise DataError(f"token id {worst} does not fit int32")
+    return values
+
+
+def _check_numbers(used: Ints, values: Ints) -> Ints:
+    del used
+    if values.dtype.kind not in "iufb":
+        raise DataError(f"a token column must hold numbers, not {values.dtype}")
+    return values

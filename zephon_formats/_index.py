@@ -1,0 +1,401 @@
+"""The line index of a text file: where its rows begin and which columns they have, made in one pass and kept in a sidecar.
+
+A sidecar is `NAME.zidx`: a magic line, the length of a JSON header, the header, and the offsets (int64, little endian). It counts
+only while the data file has the size, the time or version, and the first and last 4 KiB that the header states, and while its own
+checksum fits; else it is made again. It is written to a temporary name and renamed, so a reader sees all of it or nothing.
+
+A packed file (gzip, zstd) can't be entered in the middle. The pass that indexes it writes the unpacked text to a file of its own,
+in the cache directory (beside the data where that can't be written, in an unnamed temporary file where neither can), and rows are
+read from there. Its name holds the stamp of the packed file, so a copy of an earlier version is never taken for the present one.
+Readers of other processes wait for the one that unpacks; they need not, for the rename is atomic, but it saves the work.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from zephon.plugin import DataError, Shard, Store
+from zephon_formats._bytes import BLOCK, I64, Codec, LineStarts, LocalFile, codec_of, iter_plain, open_fd
+from zephon_formats._json import Columns
+
+_MAGIC = b"zephon line index 1\n"
+_EDGE = 4 << 10
+_IN_MEMORY = 1 << 17  # offsets; a longer table stays on disk, so that 64 open shards cost little
+_BOM = b"\xef\xbb\xbf"
+
+Read = Callable[[int, int], bytes]
+"""`(start, stop) -> bytes` of the unpacked text."""
+Sample = Callable[[Read, I64], Columns]
+"""Columns of the text, from some of its rows, given the row offsets."""
+
+
+class Offsets(Protocol):
+    """Row offsets of a shard: row i is in the bytes [offsets[i], offsets[i + 1])."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        ...
+
+    def get(self, start: int, stop: int) -> I64:
+        """The offsets of the rows [start, stop) and the end of the last: int64[stop - start + 1]."""
+        ...
+
+
+@dataclass
+class OffsetsInMemory:
+    """Offsets as an array."""
+
+    array: I64
+
+    @property
+    def rows(self) -> int:
+        return len(self.array) - 1
+
+    def get(self, start: int, stop: int) -> I64:
+        return self.array[start : stop + 1]
+
+
+@dataclass
+class OffsetsInFile:
+    """Offsets in an open sidecar, read when needed."""
+
+    file: LocalFile
+    begin: int
+    rows: int
+
+    def get(self, start: int, stop: int) -> I64:
+        data = self.file.read(self.begin + 8 * start, self.begin + 8 * (stop + 1))
+        return np.frombuffer(data, dtype="<i8").astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What a data file looked like when it was indexed."""
+
+    size: int
+    version: str
+    edges: str
+
+    @property
+    def name(self) -> str:
+        """A short name of this version of the file."""
+        return hashlib.blake2b(f"{self.size} {self.version} {self.edges}".encode(), digest_size=8).hexdigest()
+
+
+@dataclass
+class Index:
+    """What the pass found. `unpacked` is the text of a packed file, None for a plain one."""
+
+    stamp: Stamp
+    offsets: Offsets
+    units: I64
+    """Offsets into the rows where units begin, and the row count: int64[U + 1]."""
+    unit_bytes: I64
+    columns: Columns
+    sampled: int
+    unpacked: LocalFile | None = None
+    plain_size: int = 0
+
+
+def stamp_of(store: Store, shard: Shard) -> Stamp:
+    """The present look of a shard; at most 8 KiB are read, nothing where the store has versions."""
+    if shard.etag:
+        return Stamp(shard.size, shard.etag, "")
+    version = ""
+    path = store.local(shard.path)
+    if path is not None:
+        version = local_version(path)
+    first = store.read(shard.path, 0, min(_EDGE, shard.size))
+    last = store.read(shard.path, max(0, shard.size - _EDGE), shard.size)
+    return Stamp(shard.size, version, xxhash.xxh3_128_hexdigest(first + last))
+
+
+def local_version(path: str) -> str:
+    """Size and time of a local file; cheap enough for every read. Raises `DataError` where it is gone."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise DataError(f"{path!r} can't be read: {error.strerror}") from error
+    return f"{found.st_size} {found.st_mtime_ns}"
+
+
+def load_or_build(store: Store, shard: Shard, *, unit_bytes: int, sampled: int, sample: Sample) -> Index:
+    """The index of a shard: from a sidecar that fits, or made now and kept where that is possible.
+
+    Raises:
+        DataError: the file is missing, damaged, cut short, or not text in UTF-8.
+    """
+    stamp = stamp_of(store, shard)
+    codec = codec_of(store.read(shard.path, 0, min(4, shard.size)), shard.path)
+    places = list(store.sidecar(shard.path, ".zidx"))
+    copies = list(store.sidecar(shard.path, f".{stamp.name}.text.zidx"))[::-1]
+    find = _Finder(places, copies, stamp, codec, unit_bytes)
+    index = find.load()
+    if index is None:
+        with _exclusive(copies if codec != "plain" else places):
+            index = find.load() or _build(store, shard, find)
+            if index.sampled != sampled:
+                index.columns, index.sampled = (
+                    sample(_reader(store, shard, index), index.offsets.get(0, index.offsets.rows)),
+                    sampled,
+                )
+                if stamp_of(store, shard) == stamp:  # else it is being written to, and the index is for this run only
+                    _save(places, index)
+    elif index.sampled != sampled:  # made with another setting: the offsets hold, the columns don't
+        index.columns, index.sampled = sample(_reader(store, shard, index), index.offsets.get(0, index.offsets.rows)), sampled
+    return index
+
+
+def _reader(store: Store, shard: Shard, index: Index) -> Read:
+    return index.unpacked.read if index.unpacked is not None else lambda start, stop: store.read(shard.path, start, stop)
+
+
+# ---------------------------------------------------------------------------------------------------------- the pass
+
+
+def _build(store: Store, shard: Shard, find: _Finder) -> Index:
+    copy = _CopyWriter(find.copies, shard.path) if find.codec != "plain" else None
+    try:
+        size, starts = _scan(store, shard, find.codec, copy)
+        unpacked = copy.finish() if copy else None
+    except BaseException:
+        if copy:
+            copy.discard()
+        raise
+    return _make_index(find.stamp, OffsetsInMemory(starts), starts, find.unit_bytes, Columns.none(), -1, unpacked, size)
+
+
+def _scan(store: Store, shard: Shard, codec: Codec, copy: _CopyWriter | None) -> tuple[int, I64]:
+    lines: LineStarts | None = None
+    size = 0
+    with store.open(shard.path) as file:
+        for block in iter_plain(file, shard.size, codec):
+            if copy:
+                copy.write(block)
+            mark = 0
+            if lines is None:
+                codec_of(block[:4] if codec != "plain" else b"", "")  # packed UTF-16 is no better than plain
+                mark = len(_BOM) if block.startswith(_BOM) else 0
+                lines = LineStarts(mark)
+            lines.feed(block[mark:])
+            size += len(block)
+    return size, lines.finish() if lines else np.zeros(1, dtype=np.int64)
+
+
+def _make_index(
+    stamp: Stamp,
+    offsets: Offsets,
+    starts: I64,
+    unit_bytes: int,
+    columns: Columns,
+    sampled: int,
+    unpacked: LocalFile | None,
+    size: int,
+) -> Index:
+    units, nbytes = cut_units(starts, unit_bytes)
+    return Index(stamp, offsets, units, nbytes, columns, sampled, unpacked, size)
+
+
+def cut_units(starts: I64, unit_bytes: int) -> tuple[I64, I64]:
+    """Rows into read units: a unit is the rows that begin in the same `unit_bytes` of the file. int64[U + 1] rows, int64[U] bytes."""
+    rows = len(starts) - 1
+    if not rows:
+        return np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    borders = np.flatnonzero(np.diff(starts[:-1] // unit_bytes)) + 1
+    units = np.concatenate([[0], borders, [rows]]).astype(np.int64)
+    return units, np.diff(starts[units])
+
+
+class _CopyWriter:
+    """Writes the unpacked text to the first place that takes it; its name appears when it is complete."""
+
+    def __init__(self, places: Sequence[str], path: str) -> None:
+        self._path = path
+        self._place, self._temporary, self._fd = "", "", -1
+        for place in places:
+            with contextlib.suppress(OSError):
+                self._temporary, self._fd = _temporary(place)
+                self._place = place
+                return
+        file = tempfile.TemporaryFile(prefix="zephon-")  # noqa: SIM115 - only its descriptor lives on
+        self._fd = os.dup(file.fileno())
+        file.close()
+
+    def write(self, block: bytes) -> None:
+        view = memoryview(block)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise DataError(
+                f"no space left for the unpacked text of {self._path!r} in {os.path.dirname(self._place) or tempfile.gettempdir()!r}",
+                hint="give cache_dir=… on a disk with more space, or unpack the data",
+            ) from error
+
+    def finish(self) -> LocalFile:
+        if self._place:
+            os.fsync(self._fd)
+            os.replace(self._temporary, self._place)
+        return LocalFile(self._fd)
+
+    def discard(self) -> None:
+        os.close(self._fd)
+        if self._temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(self._temporary)
+
+
+# --------------------------------------------------------------------------------------------------------- the sidecar
+
+
+@dataclass(frozen=True)
+class _Finder:
+    places: Sequence[str]
+    copies: Sequence[str]
+    stamp: Stamp
+    codec: Codec
+    unit_bytes: int
+
+    def load(self) -> Index | None:
+        """The index from the first sidecar that fits, with the unpacked text where there must be one."""
+        for place in self.places:
+            fd = open_fd(place)
+            if fd is None:
+                continue
+            try:
+                index = self._parse(LocalFile(fd))
+            except (DataError, ValueError, KeyError, TypeError, OSError, pa.ArrowException):
+                continue  # cut short, damaged, or a file of somebody else's: it is made again
+            if index is not None and (self.codec == "plain" or self._attach(index)):
+                return index
+        return None
+
+    def _parse(self, file: LocalFile) -> Index | None:
+        fixed = len(_MAGIC) + 8
+        head = file.read(0, fixed)
+        if not head.startswith(_MAGIC):
+            return None
+        begin = fixed + int.from_bytes(head[len(_MAGIC) :], "little")
+        if begin > file.size:
+            return None
+        raw = file.read(fixed, begin)
+        header: dict[str, Any] = json.loads(raw[16:])
+        rows = int(header["rows"])
+        if Stamp(**header["stamp"]) != self.stamp or file.size != begin + 8 * (rows + 1):
+            return None
+        digest = xxhash.xxh3_64(raw[16:])
+        parts = []
+        for at in range(begin, file.size, BLOCK):
+            part = file.read(at, min(at + BLOCK, file.size))
+            digest.update(part)
+            parts.append(part)
+        if digest.hexdigest().encode() != raw[:16]:
+            return None
+        starts = np.frombuffer(b"".join(parts), dtype="<i8").astype(np.int64, copy=False)
+        offsets: Offsets = OffsetsInMemory(starts) if rows < _IN_MEMORY else OffsetsInFile(file, begin, rows)
+        if isinstance(offsets, OffsetsInMemory):
+            file.close()
+        columns = Columns(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(header["schema"]))), frozenset(header["json"]))
+        return _make_index(self.stamp, offsets, starts, self.unit_bytes, columns, header["sampled"], None, header["plain_size"])
+
+    def _attach(self, index: Index) -> bool:
+        for place in self.copies:
+            fd = open_fd(place)
+            if fd is not None:
+                file = LocalFile(fd)
+                if file.size == index.plain_size:
+                    index.unpacked = file
+                    return True
+                file.close()
+        return False
+
+
+def _save(places: Sequence[str], index: Index) -> None:
+    """Write the sidecar to the first place that takes it; where none does, the index lives in memory."""
+    starts = np.ascontiguousarray(index.offsets.get(0, index.offsets.rows), dtype="<i8")
+    stamp = index.stamp
+    header = {
+        "stamp": {"size": stamp.size, "version": stamp.version, "edges": stamp.edges},
+        "rows": len(starts) - 1,
+        "schema": base64.b64encode(index.columns.schema.serialize().to_pybytes()).decode(),
+        "json": sorted(index.columns.as_json),
+        "sampled": index.sampled,
+        "plain_size": index.plain_size,
+    }
+    text = json.dumps(header).encode()
+    digest = xxhash.xxh3_64(text)
+    digest.update(starts.data)
+    raw = digest.hexdigest().encode() + text
+    for place in places:
+        try:
+            temporary, fd = _temporary(place)
+        except OSError:
+            continue
+        try:
+            with open(fd, "wb") as file:
+                file.write(_MAGIC + len(raw).to_bytes(8, "little") + raw)
+                file.write(starts.data)
+            os.replace(temporary, place)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            continue
+        return
+
+
+def _temporary(place: str) -> tuple[str, int]:
+    """A new file in the directory of `place`, hidden from listings. Raises `OSError`."""
+    directory = os.path.dirname(place)
+    os.makedirs(directory, exist_ok=True)
+    name = os.path.join(directory, f".{os.getpid()}-{os.urandom(8).hex()}.zidx")
+    return name, os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+
+
+@contextlib.contextmanager
+def _exclusive(places: Sequence[str]) -> Iterator[None]:
+    """Let one process at a time do what is inside, where the system has file locks; the others wait, then find its work.
+
+    The lock is advisory and only saves work: nothing is wrong when two get in. The system frees it when its owner dies.
+    """
+    try:
+        import fcntl  # noqa: PLC0415 - not on every system
+    except ImportError:
+        yield
+        return
+    lock, fd = "", -1
+    for place in places:
+        directory, name = os.path.split(place)
+        lock = os.path.join(
+            directory, f".{hashlib.blake2b(name.encode('utf-8', 'surrogateescape'), digest_size=8).hexdigest()}.lock.zidx"
+        )
+        with contextlib.suppress(OSError):
+            os.makedirs(directory, exist_ok=True)
+            fd = os.open(lock, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+            break
+    if fd < 0:
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(lock)
+        os.close(fd)

@@ -1,0 +1,293 @@
+"""JSON lines to Arrow: one pyarrow call for a range of lines, and line by line where Arrow refuses the range.
+
+Both ways give a row the same values, and neither looks at the other rows: the types are settled before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json as paj
+
+from zephon.plugin import DataError, errors
+from zephon_formats._bytes import BLANKS, I64, one_object_each
+from zephon_formats._types import Misfit, Number, clean, fit, has_null, infer, plain, text_of, unify
+
+_MAX_BLOCK = (1 << 31) - 64  # Arrow counts a block's bytes in int32
+_LONG = re.compile(rb"(?<![.0-9])[0-9]{19}")
+_REFUSED = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowCapacityError, OverflowError)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What is known about the columns of a text.
+
+    `as_json` hold any JSON value as its text; `declared` were typed by the user: a declared string takes other values as text too.
+    """
+
+    schema: pa.Schema
+    as_json: frozenset[str] = frozenset()
+    declared: frozenset[str] = field(default=frozenset())
+
+    @classmethod
+    def none(cls) -> Columns:
+        """Nothing is known."""
+        return cls(pa.schema([]))
+
+    def declare(self, types: Mapping[str, pa.DataType | None]) -> Columns:
+        """The same, with the user's types in place of the found ones; None stands for "as JSON"."""
+        schema = self.schema
+        for name, kind in types.items():
+            made = pa.field(name, pa.string() if kind is None else kind)
+            index = schema.get_field_index(name)
+            schema = schema.append(made) if index < 0 else schema.set(index, made)
+        as_json = (self.as_json - types.keys()) | {name for name, kind in types.items() if kind is None}
+        return Columns(schema, frozenset(as_json), frozenset(types))
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A run of rows: their bytes, and where each begins in these (int64[N + 1]). `row` and `byte` are those of the first in its shard."""
+
+    data: bytes
+    starts: I64
+    row: int = 0
+    byte: int = 0
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def line(self, number: int) -> bytes:
+        """One line without blanks at its ends."""
+        return self.data[int(self.starts[number]) : int(self.starts[number + 1])].strip(BLANKS)
+
+    def error(self, number: int, message: str, hint: str | None = None) -> DataError:
+        """An error about one line that says which."""
+        place = f"{message} (the line at byte {self.byte + int(self.starts[number])})"
+        return DataError(place, where=errors.Where(row=self.row + number), hint=hint)
+
+
+def parse(lines: Lines, wanted: Sequence[str], columns: Columns, *, bad_text: str) -> pa.RecordBatch:
+    """The columns `wanted` of these lines, those left out that neither `columns` nor any of the lines has.
+
+    A column that `columns` does not know, or knows only as null, has the type of the values in these lines.
+
+    Raises:
+        DataError: a line is not a JSON object, or a value doesn't fit its column's type; with the row and the byte offset.
+    """
+    if not len(lines):
+        return _batch([(n, pa.array([], columns.schema.field(n).type)) for n in wanted if n in columns.schema.names], 0)
+    names = [n for n in wanted if n in columns.schema.names or _mentions(lines.data, n)]
+    made = _parse_fast(lines, names, columns)
+    return made if made is not None else _parse_slow(lines, names, columns, bad_text)
+
+
+def _mentions(data: bytes, name: str) -> bool:
+    return any(json.dumps(name, ensure_ascii=ascii_only).encode("utf-8", "replace") in data for ascii_only in (True, False))
+
+
+def _batch(named: Sequence[tuple[str, pa.Array[Any]]], rows: int) -> pa.RecordBatch:
+    if not named:  # no column, but the number of rows remains
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, type=pa.struct([])))  # type: ignore[arg-type]
+    return pa.RecordBatch.from_arrays(
+        [array for _, array in named], schema=pa.schema([(name, array.type) for name, array in named])
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- fast path
+
+
+def _parse_fast(lines: Lines, names: Sequence[str], columns: Columns) -> pa.RecordBatch | None:
+    """The rows by pyarrow's parser, or None where it refuses any of them or finds another number of rows."""
+    if columns.as_json.intersection(names) or len(lines.data) > _MAX_BLOCK or not one_object_each(lines.data, lines.starts):
+        return None
+    known = [columns.schema.field(n) for n in names if n in columns.schema.names]
+    table = _arrow(lines.data, known, infer_others=len(known) < len(names))
+    if table is None and any(has_null(f.type) for f in known):
+        known = [f for f in known if not has_null(f.type)]
+        table = _arrow(lines.data, known, infer_others=True)
+    if table is None or table.num_rows != len(lines):
+        return None
+    others = [f for f in table.schema if f.name in names and f.name not in {k.name for k in known}]
+    strict = [pa.field(f.name, plain(f.type)) for f in others]
+    if any(a.type != b.type for a, b in zip(others, strict, strict=True)):
+        table = _arrow(lines.data, [*known, *strict], infer_others=False)  # Arrow took strings for times
+        if table is None:
+            return None
+    named = [(n, _one(table.column(n))) for n in names if n in table.schema.names]
+    made = _batch(named, len(lines))
+    try:
+        made.validate(full=True)  # Arrow's parser takes any bytes for UTF-8
+    except pa.ArrowInvalid:
+        return None
+    return made
+
+
+def _arrow(data: bytes, known: Sequence[pa.Field[Any]], *, infer_others: bool) -> pa.Table | None:
+    options = paj.ParseOptions(
+        explicit_schema=pa.schema(known), unexpected_field_behavior="infer" if infer_others else "ignore"
+    )
+    source: Any = pa.BufferReader(data)
+    try:
+        # one block, however long a line is; our workers are the threads
+        return paj.read_json(source, paj.ReadOptions(use_threads=False, block_size=len(data) + 1), options)
+    except _REFUSED:
+        return None
+
+
+def _one(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)  # type: ignore[return-value]
+
+
+# ----------------------------------------------------------------------------------------------------------- slow path
+
+
+def _parse_slow(lines: Lines, names: Sequence[str], columns: Columns, bad_text: str) -> pa.RecordBatch:
+    values: dict[str, list[Any]] = {name: [] for name in names}
+    seen: set[str] = set()
+    for number in range(len(lines)):
+        record = _load_line(lines, number, bad_text)
+        for name in names:
+            values[name].append(record.get(name))
+        seen.update(record)
+    found = [name for name in names if name in columns.schema.names or name in seen]
+    return _batch([(name, _build(lines, name, values[name], columns, bad_text)) for name in found], len(lines))
+
+
+def _load_line(lines: Lines, number: int, bad_text: str) -> dict[str, Any]:
+    line = lines.line(number)
+    # surrogateescape keeps bad bytes apart until it is known whether somebody needs them
+    text = line.decode("utf-8", "replace" if bad_text == "replace" else "surrogateescape")
+    if "\0" in text:
+        if bad_text != "replace":
+            raise lines.error(number, "the line holds a NUL byte", "bad_text='replace' puts U+FFFD there")
+        text = text.replace("\0", "\ufffd")
+    try:
+        record = loads(text)
+    except (ValueError, RecursionError) as error:
+        table = _arrow(line, [], infer_others=True) if line[:1] == b"{" and line[-1:] == b"}" else None
+        if table is None or table.num_rows != 1:
+            raise lines.error(number, _why(line, error), _hint(line)) from None
+        record = table.to_pylist()[0]  # deeper nesting than Python's parser takes, or `Inf`
+    if not isinstance(record, dict):
+        raise lines.error(number, f"a row must be a JSON object, found {line[:40].decode('utf-8', 'replace')!r}")
+    return record
+
+
+def _why(line: bytes, error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "the JSON is nested too deeply"
+    start = line[:60].decode("utf-8", "replace")
+    return f"not valid JSON: {error}; the line begins {start!r}"
+
+
+def _hint(line: bytes) -> str | None:
+    return "the last line looks cut off" if line[:1] == b"{" and line[-1:] != b"}" else None
+
+
+def loads(text: str) -> Any:
+    """`json.loads`, with numbers as the text that was written (`Number`), and control characters in strings let through."""
+    return json.loads(text, parse_int=Number.of_int, parse_float=Number.of_float, strict=False)
+
+
+def _build(lines: Lines, name: str, values: Sequence[Any], columns: Columns, bad_text: str) -> pa.Array[Any]:
+    if name in columns.as_json:
+        return pa.array([None if v is None else clean(text_of(v)) for v in values], pa.string())
+    kind = _kind(lines, name, values, columns)
+    fitted = []
+    for number, value in enumerate(values):
+        try:
+            fitted.append(fit(value, kind, as_text=name in columns.declared, replace=bad_text == "replace"))
+        except Misfit as why:
+            raise lines.error(
+                number, f"column {name!r}: {why}", f"declare it: schema={{{name!r}: 'string'}} or 'json'"
+            ) from None
+    try:
+        return _array(fitted, kind)
+    except (*_REFUSED, ValueError, TypeError) as error:
+        for number, value in enumerate(fitted):
+            try:
+                _array([value], kind)
+            except (*_REFUSED, ValueError, TypeError) as why:
+                raise lines.error(number, f"column {name!r}: {why}") from None
+        raise DataError(f"column {name!r} can't be built: {error}") from error
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array[Any]:
+    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+        return pa.array(values, pa.string()).cast(kind)
+    return pa.array(values, kind)
+
+
+def _kind(lines: Lines, name: str, values: Sequence[Any], columns: Columns) -> pa.DataType:
+    """The type that a column has in these lines: the known one, or that of the values where it is unknown."""
+    known = columns.schema.field(name).type if name in columns.schema.names else pa.null()
+    if name in columns.declared or not has_null(known):
+        return known
+    kind = known
+    for number, value in enumerate(values):
+        merged = unify(kind, infer(value))
+        if merged is None:
+            raise lines.error(
+                number, f"column {name!r} has values of several types, first here", f"declare it: schema={{{name!r}: 'json'}}"
+            )
+        kind = merged
+    return kind
+
+
+# ------------------------------------------------------------------------------------------------------------ sampling
+
+
+def infer_columns(pieces: Sequence[Lines], bad_text: str) -> Columns:
+    """The columns of these rows: types widened where nothing is lost, JSON text for a column whose values have no common type.
+
+    Lines that are not JSON objects are passed over. Raises `DataError` (of the first one) where there is no other line.
+    """
+    found: dict[str, pa.DataType | None] = {}
+    first: DataError | None = None
+    useful = False
+    for lines in pieces:
+        types, error = _infer_piece(lines, bad_text)
+        first = first or error
+        useful = useful or types is not None
+        for name, kind in (types or {}).items():
+            found[name] = unify(found[name], kind) if name in found and found[name] is not None and kind is not None else kind
+    if first is not None and not useful:
+        raise first
+    schema = pa.schema([(name, pa.string() if kind is None else kind) for name, kind in found.items()])
+    return Columns(schema, frozenset(name for name, kind in found.items() if kind is None))
+
+
+def _infer_piece(lines: Lines, bad_text: str) -> tuple[dict[str, pa.DataType | None] | None, DataError | None]:
+    if len(lines.data) <= _MAX_BLOCK and one_object_each(lines.data, lines.starts):
+        table = _arrow(lines.data, [], infer_others=True)
+        # Arrow makes doubles of integers beyond int64; they are found, and told apart, line by line
+        if table is not None and table.num_rows == len(lines) and not (_any_double(table.schema) and _long_number(lines.data)):
+            return {f.name: plain(f.type) for f in table.schema}, None
+    types: dict[str, pa.DataType | None] = {}
+    first: DataError | None = None
+    useful = False
+    for number in range(len(lines)):
+        try:
+            record = _load_line(lines, number, bad_text)
+        except DataError as error:
+            first = first or error
+            continue
+        useful = True
+        for name, value in record.items():
+            before = types.get(name, pa.null())
+            types[name] = None if before is None else unify(before, infer(value))
+    return (types if useful else None), first
+
+
+def _any_double(schema: pa.Schema) -> bool:
+    return "double" in str(schema)
+
+
+def _long_number(data: bytes) -> bool:
+    return _LONG.search(data) is not None

@@ -1,0 +1,185 @@
+"""Apache Parquet (https://parquet.apache.org/docs/file-format/): a read unit is a row group, columns are read by their top-level names.
+
+Types are the ordinary ones: view, dictionary and run-end encoded types are decoded, extension types become their storage, list items
+and fields lose names and flags that only describe the file, and the file's own metadata (pandas, Hugging Face) is left aside.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zephon.plugin import DataError, OpenShard, Reader, Shard, Store, Units, at
+
+_log = logging.getLogger("zephon.formats.parquet")
+
+_BATCH_BYTES = 512 << 20
+"""A larger row group comes in several batches: Arrow can't put more than 2 GiB of text into one array (nor nest it in a list)."""
+_MANY_GROUPS, _TINY_GROUP = 10_000, 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parquet(Reader):
+    """Parquet files. One open shard holds its footer in memory and no file."""
+
+    name: ClassVar[str] = "parquet"
+    suffixes: ClassVar[tuple[str, ...]] = (".parquet", ".pq")
+    splittable: ClassVar[bool] = False
+
+    def open(self, store: Store, shard: Shard) -> OpenShard:
+        """Read the footer of one shard. Raises `DataError` where it's damaged, encrypted or has two columns of one name."""
+        with at(shard=shard.path), _opened(store, shard, None) as file:
+            return _OpenParquet(store, shard, file.metadata, file.schema_arrow)
+
+
+@contextmanager
+def _opened(store: Store, shard: Shard, footer: pq.FileMetaData | None) -> Iterator[pq.ParquetFile]:
+    """The file, for one thread. Local files are mapped; what Arrow raises is a `DataError`."""
+    path = store.local(shard.path)
+    source: Any
+    if path is None:
+        source = store.open(shard.path)
+    else:
+        _check_size(path, shard.size)
+        source = path
+    try:
+        with pq.ParquetFile(
+            source, metadata=footer, memory_map=path is not None, pre_buffer=path is None, page_checksum_verification=True
+        ) as file:
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"the Parquet file can't be read: {error}") from error
+    finally:
+        if path is None:
+            source.close()
+
+
+def _check_size(path: str, size: int) -> None:
+    # a map of a file that was cut would end the process with SIGBUS
+    try:
+        found = os.stat(path).st_size
+    except OSError as error:
+        raise DataError(f"{path!r} can't be read: {error.strerror}") from error
+    if found != size:
+        raise DataError(
+            f"the file has {found} bytes; it had {size} when it was listed", hint="data must not change during a run"
+        )
+    if not found:
+        raise DataError("the file is empty (0 bytes), which is not Parquet", hint="was it written to its end?")
+
+
+class _OpenParquet:
+    """One shard's footer. Each read opens the file anew with that footer, so reads share nothing."""
+
+    def __init__(self, store: Store, shard: Shard, footer: pq.FileMetaData, schema: pa.Schema) -> None:
+        twice = (
+            {name for name in schema.names if schema.names.count(name) > 1}
+            if len(set(schema.names)) < len(schema.names)
+            else ()
+        )
+        if twice:
+            raise DataError(f"the file has several columns of the name {min(twice)!r}")
+        self._store, self._shard, self._footer = store, shard, footer
+        self.schema: pa.Schema = pa.schema([pa.field(f.name, ordinary_type(f.type)) for f in schema])
+        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        self._rows = np.array([g.num_rows for g in groups], dtype=np.int64)
+        self._nbytes = np.array([g.total_byte_size for g in groups], dtype=np.int64)
+        self._closed = False
+        if len(groups) > _MANY_GROUPS and footer.num_rows < _TINY_GROUP * len(groups):
+            _log.warning(
+                "%s has %d row groups of %d rows on average; its footer alone takes %d bytes and reads are slow: write larger row groups",
+                shard.path, len(groups), footer.num_rows // len(groups), footer.serialized_size,
+            )  # fmt: skip
+
+    def units(self) -> Units:
+        """See `OpenShard.units`; `nbytes` is the size before compression, of all columns."""
+        return Units(self._rows, self._nbytes)
+
+    def read(self, unit: int, columns: Sequence[str] | None, start: int, stop: int) -> Sequence[pa.RecordBatch]:
+        """See `OpenShard.read`. Row groups over 512 MB come in several batches."""
+        rows = int(self._rows[unit])
+        with at(shard=self._shard.path, rows=f"{start}-{stop - 1} of row group {unit}"):
+            if self._closed:
+                raise DataError("the shard is closed")
+            if not 0 <= start <= stop <= rows:
+                raise DataError(f"rows [{start}, {stop}) are not in row group {unit}, which has {rows}")
+            wanted = [
+                n
+                for n in dict.fromkeys(self.schema.names if columns is None else columns)
+                if self.schema.get_field_index(n) >= 0
+            ]
+            schema = pa.schema([self.schema.field(n) for n in wanted])
+            if start == stop:
+                return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
+            made = [piece for batch in self._batches(unit, wanted, start, stop) for piece in _ordinary(batch, schema)]
+            if sum(len(batch) for batch in made) != stop - start:
+                raise DataError(f"row group {unit} ends {stop - start - sum(map(len, made))} rows before its footer says")
+            return made
+
+    def _batches(self, unit: int, wanted: Sequence[str], start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        rows = int(self._rows[unit])
+        at_once = max(1, int(rows * min(1.0, _BATCH_BYTES / max(1, int(self._nbytes[unit])))))
+        begin = 0
+        with _opened(self._store, self._shard, self._footer) as file:
+            for batch in file.iter_batches(batch_size=at_once, row_groups=[unit], columns=list(wanted), use_threads=False):
+                low, high = max(start - begin, 0), min(stop - begin, len(batch))
+                if low < high:
+                    yield batch.slice(low, high - low) if high - low < len(batch) else batch
+                begin += len(batch)
+                if begin >= stop:
+                    return
+
+    def close(self) -> None:
+        """See `OpenShard.close`; no file is held open between reads."""
+        self._closed = True
+
+
+def ordinary_type(kind: pa.DataType) -> pa.DataType:
+    """The ordinary type that holds the values of `kind`, its children included."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return ordinary_type(kind.storage_type)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return ordinary_type(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
+        return pa.list_(ordinary_type(kind.value_type))
+    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
+        return pa.large_list(ordinary_type(kind.value_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(ordinary_type(kind.value_type), kind.list_size)  # type: ignore[no-any-return]
+    if pa.types.is_map(kind):
+        return pa.map_(ordinary_type(kind.key_type), ordinary_type(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, ordinary_type(f.type)) for f in kind])
+    return kind
+
+
+def _ordinary(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.RecordBatch]:
+    """The batch's columns in these types; in halves where decoding makes more text than one array takes."""
+    if not len(schema):
+        return [pa.RecordBatch.from_struct_array(pa.array([{}] * len(batch), type=pa.struct([])))]  # type: ignore[arg-type]
+    try:
+        arrays = [_cast(batch.column(batch.schema.get_field_index(f.name)), f.type) for f in schema]
+    except (pa.ArrowInvalid, pa.ArrowCapacityError):
+        if len(batch) < 2:
+            raise
+        middle = len(batch) // 2
+        return _ordinary(batch.slice(0, middle), schema) + _ordinary(batch.slice(middle), schema)
+    return [pa.RecordBatch.from_arrays(arrays, schema=schema)]
+
+
+def _cast(array: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    return array if array.type == kind else array.cast(kind)
