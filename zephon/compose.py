@@ -136,7 +136,7 @@ def make_definition(
     if finite and options.ranks > 1 and options.max_steps is None and options.agree is None:
         raise RecipeError(
             "this run ends, and a rank can't know when another rank's lanes do",
-            hint="give max_steps=…, or agree=zephon.integrations.torch.agree_over() (one all-reduce per step)",
+            hint="give max_steps=…, or agree=zephon.torch.agree_over() (one all-reduce per step)",
         )
     cut = Cut(
         per_step=cutting["per_step"],

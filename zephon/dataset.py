@@ -220,6 +220,12 @@ class Dataset:
             **self._shards.recipe(),
         }
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k not in ("_open", "_open_guard")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _open=OrderedDict(), _open_guard=threading.Lock())
+
     def __repr__(self) -> str:
         return f"Dataset({self.name!r})"
 

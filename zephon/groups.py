@@ -42,6 +42,23 @@ DOC_ROW = "_document_row"
 DOC_START = "_document_start"
 """In packed sequences, parallel to LENGTHS: the provenance of each piece, and at which token of its document it starts."""
 
+PIECES = "_pieces"
+"""In the decision rows of a packer: `binary`, each value the bytes of this sequence's `PIECE` records. One opaque column is reordered,
+hashed and sent at a fraction of what a list column per field costs."""
+PIECE = np.dtype(
+    [
+        ("source", "<i4"),
+        ("row", "<i4"),
+        ("length", "<i4"),
+        ("component", "<i4"),
+        ("shard", "<i4"),
+        ("_", "<i4"),
+        ("origin", "<i8"),
+        ("start", "<i8"),
+    ]
+)
+"""A document piece in a sequence: its group and row there, its tokens, where the document is from, and at which token of it it starts."""
+
 SOURCE = "_source"
 """In the rows of a `Decision`: `list<int32>`, the numbers of the groups that this row's payload comes from."""
 
@@ -84,9 +101,10 @@ def list_parts(array: ArrowArray) -> tuple[IntArray, IntArray]:
     if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
         raise DataError(f"expected a list column, got {array.type}")
     values = array.values
-    if values.null_count:
-        raise DataError("a list column holds null elements")
     offsets = array.offsets.to_numpy(zero_copy_only=False)
+    # only the elements of this slice count; a list that was sliced still carries the others
+    if values.null_count and len(offsets) and values.slice(int(offsets[0]), int(offsets[-1] - offsets[0])).null_count:
+        raise DataError("a list column holds null elements")
     if array.null_count:
         # a null list may cover values in the buffer, so its length must be taken from the validity, not the offsets
         array = _without_nulls(array)
@@ -111,6 +129,28 @@ def make_list(offsets: npt.ArrayLike, values: npt.ArrayLike | ArrowArray) -> Arr
 
 def _plain_array(values: IntArray) -> ArrowArray:
     return pa.array(values)
+
+
+def make_pieces(offsets: IntArray, pieces: IntArray) -> ArrowArray:
+    """The PIECES column: row i has `pieces[offsets[i]:offsets[i+1]]` (a PIECE array)."""
+    ends = pa.py_buffer(np.ascontiguousarray(offsets * PIECE.itemsize, dtype=np.int32))
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, ends, pa.py_buffer(np.ascontiguousarray(pieces))])
+
+
+def list_pieces(rows: pa.RecordBatch) -> tuple[IntArray, IntArray]:
+    """The PIECES column as `(offsets int64[N+1] from 0, PIECE[P])`; no copy."""
+    array = column(rows, PIECES)
+    ends: Any
+    _, ends, data = array.buffers()
+    ends = np.frombuffer(ends, dtype=np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    first = int(ends[0]) // PIECE.itemsize
+    offsets = ends // PIECE.itemsize - first
+    flat = (
+        np.frombuffer(data, dtype=PIECE, count=int(offsets[-1]), offset=int(ends[0]))
+        if data is not None and offsets[-1]
+        else np.zeros(0, PIECE)
+    )
+    return offsets, flat
 
 
 def set_column(group: pa.RecordBatch, name: str, values: ArrowArray) -> pa.RecordBatch:

@@ -299,6 +299,12 @@ class Pipeline:
 
         return make_torch_dataset(self, stateful=stateful)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_last": None, "_live": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
     def __repr__(self) -> str:
         steps = "".join(f".{op.name}(…)" for op, _ in self._steps)
         return f"Pipeline({', '.join(d.name for d in self.source.datasets)}){steps}"
@@ -331,6 +337,8 @@ def batch_defaults(stateless: list[Operator], definition: Definition) -> dict[st
             found.update({k: v for k, v in op.special_ids().items() if v is not None})
         if getattr(op, "pad_token_id", None) is not None:
             found["pad_token_id"] = op.pad_token_id  # type: ignore[attr-defined]
+        if getattr(op, "token_columns", None):
+            found["token_columns"] = op.token_columns  # type: ignore[attr-defined]
     return found
 
 

@@ -175,7 +175,7 @@ def open_store(
         raise RecipeError("a path is empty")
     if _LOCAL_URL.match(uri):
         return LocalStore(cache_dir), _absolute(_LOCAL_URL.sub("", uri))
-    if not _URL.match(uri):
+    if not _URL.match(uri) or ("://" not in uri and os.path.lexists(uri)):
         return LocalStore(cache_dir), _absolute(uri)
     from fsspec.core import url_to_fs  # noqa: PLC0415 - 140 ms that local paths need not pay
 

@@ -256,7 +256,7 @@ def infer_columns(pieces: Sequence[Lines], bad_text: str) -> Columns:
         first = first or error
         useful = useful or types is not None
         for name, kind in (types or {}).items():
-            found[name] = unify(found[name], kind) if name in found and found[name] is not None and kind is not None else kind
+            found[name] = unify(found[name], kind) if name in found else kind
     if first is not None and not useful:
         raise first
     schema = pa.schema([(name, pa.string() if kind is None else kind) for name, kind in found.items()])

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
+from zephon import Dataset, Pipeline, StaticMixtureWorkSource
 from zephon.batch import Batch
 from zephon.errors import CheckpointError, RecipeError, RunnerError
 from zephon.integrations.torch import ZephonIterableDataset, agree_over, collate, dp_options_from_env, make_torch_dataset
@@ -98,6 +99,38 @@ def test_after_the_loader_worker_has_finished_a_state_can_be_loaded_again() -> N
     assert steps(loader_of(dataset, 1)) == [4, 5]
 
 
+def packed_pipeline() -> Pipeline:
+    datasets = []
+    for seed, name in enumerate(("wiki", "news")):
+        random = np.random.default_rng(seed)
+        rows = [{"input_ids": random.integers(1, 100, int(random.integers(1, 30))).tolist()} for _ in range(60)]
+        datasets.append(Dataset.from_records(name, rows))
+    source = StaticMixtureWorkSource(datasets=datasets, mixture={"wiki": 0.5, "news": 0.5}, seed=1, stop_after_passes=1)
+    return Pipeline(source).pack_flat(max_length=33, pad_token_id=0).shuffle(buffer_size=8, seed=1).batch(2)
+
+
+def test_a_real_pipeline_gives_the_same_batches_through_a_loader_also_after_a_restore() -> None:
+    want = [batch.sha256() for batch in packed_pipeline()]
+    dataset = packed_pipeline().to_torch_dataset(stateful=True)
+    batches = iter(loader_of(dataset, 0))
+    first = [next(batches).sha256() for _ in range(5)]
+    restored = packed_pipeline().to_torch_dataset(stateful=True)
+    restored.load_state_dict(dataset.state_dict())
+    del batches
+    assert first + [batch.sha256() for batch in loader_of(restored, 0)] == want
+    assert len(want) > 10
+
+
+def test_real_packed_batches_balance_and_train_on_every_token_but_the_first_of_a_segment() -> None:
+    for batch in packed_pipeline():
+        got = batch.to_training(dtype=np.int64)
+        assert batch.num_tokens + batch.padding == batch.group.num_rows * 33
+        assert sum(batch.component_token_counts().values()) == batch.num_tokens
+        pieces = sum(len(row) for row in batch.group.column("document_lengths").to_pylist())
+        assert got["num_label_tokens"] == batch.num_tokens - pieces
+        assert got["positions"].shape == (len(batch), 32)
+
+
 def test_closing_the_iterator_closes_the_pipelines() -> None:
     pipeline = Counting()
     batches = iter(make_torch_dataset(pipeline))
@@ -113,9 +146,9 @@ def test_without_stateful_there_is_no_state_to_ask_for() -> None:
     assert hasattr(make_torch_dataset(Counting(), stateful=True), "load_state_dict")
 
 
-def test_a_transform_runs_where_the_pipeline_runs() -> None:
-    dataset = make_torch_dataset(Counting(size=2), transform=Batch.to_training)
-    assert [got["labels"].tolist() for got in loader_of(dataset, 1)] == [[[2, 3]], [[3, 4]]]
+def test_a_transform_runs_where_the_pipeline_runs_and_may_be_a_lambda() -> None:
+    dataset = make_torch_dataset(Counting(size=2), transform=lambda batch: batch.to_training()["labels"])
+    assert [labels.tolist() for labels in loader_of(dataset, 1)] == [[[2, 3]], [[3, 4]]]
 
 
 def test_a_batch_of_batches_is_refused_and_a_batch_of_one_is_passed_through() -> None:

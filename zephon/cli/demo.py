@@ -115,7 +115,7 @@ def make_pipeline(source: StaticMixtureWorkSource, tokenizer: Path, size: Size, 
         .pack_flat(max_length=MAX_LENGTH, algorithm="wrap")
         .shuffle(buffer_size=64, seed=42)
         .batch(microbatch_size=2)
-        .options(lanes=LANES, dp_rank=rank, dp_size=world, max_steps=size.steps, max_bytes=(512 << 20) // world)
+        .options(lanes=LANES, dp_rank=rank, dp_size=world, max_steps=size.steps, max_bytes=16 << 20, workers=2 if world == 1 else 1)
     )
 
 
@@ -158,12 +158,16 @@ def _progress(total: int) -> Iterator[Advance]:
     try:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     except ModuleNotFoundError:
-        yield lambda steps: None
+        yield _no_bar
         return
     columns = (TextColumn("steps"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as bar:
         task = bar.add_task("steps", total=total)
         yield lambda steps: bar.update(task, advance=steps)
+
+
+def _no_bar(steps: int) -> None:
+    del steps
 
 
 def _show(runs: Sequence[Measured], source: StaticMixtureWorkSource, seconds: float) -> None:

@@ -110,7 +110,7 @@ def _function(kinds: _Types, name: str, function: Any, *, indent: str) -> Iterat
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
             parameters.append("*")
             star = True
-        prefix = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        prefix = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**" if parameter.kind is parameter.VAR_KEYWORD else ""
         star = star or prefix == "*"
         if parameter.annotation is parameter.empty:
             parameters.append(parameter.name)
@@ -131,20 +131,14 @@ def _options(kinds: _Types) -> Iterator[str]:
 def _operators(kinds: _Types) -> Iterator[str]:
     ours = [name for name, claims in available("zephon.operators").items() if claims[0].distribution == "zephon"]
     also = {theirs: name for theirs, name in OPERATOR_NAMES.items() if name in ours}
+    policy = kinds.text(inspect.signature(Pipeline.then, eval_str=True).parameters["on_error"].annotation)
     for name in sorted([*ours, *also]):
         operator = load("zephon.operators", also.get(name, name))
         hints = typing.get_type_hints(operator)
-        parameters = ["self"]
-        for field in dataclasses.fields(operator):
-            if field.init:
-                parameters.append(f"{field.name}: {kinds.text(hints[field.name])}{_default(field)}")
-        parameters.append("*")
-        extra = _ALSO.get(also.get(name, name), {})
-        parameters += [f"{setting}: {kind} = ..." for setting, kind in extra.items()]
-        parameters.append(
-            f"on_error: {kinds.text(inspect.signature(Pipeline.then, eval_str=True).parameters['on_error'].annotation)} = None"
-        )
-        yield from _definition(name, parameters, "Pipeline", _quoted(operator), "    ")
+        settings = [field for field in dataclasses.fields(operator) if field.init]
+        parameters = ["self", *(f"{f.name}: {kinds.text(hints[f.name])}{_default(f)}" for f in settings), "*"]
+        parameters += [f"{setting}: {kind} = ..." for setting, kind in _ALSO.get(also.get(name, name), {}).items()]
+        yield from _definition(name, [*parameters, f"on_error: {policy} = None"], "Pipeline", _quoted(operator), "    ")
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

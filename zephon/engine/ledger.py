@@ -59,8 +59,9 @@ def document_tokens(group: pa.RecordBatch) -> Counts | None:
 
 def decision_counts(decision: Decision, index_column: str) -> tuple[Counts, Counts]:
     """`delivered_counts` of decision rows that are never gathered (a restore drops them)."""
-    if groups.DOC_COMPONENT in decision.rows.schema.names:
-        return delivered_counts(decision.rows)
+    if groups.PIECES in decision.rows.schema.names:
+        pieces = groups.list_pieces(decision.rows)[1]
+        return _per_component(pieces["component"], pieces["start"] == 0), _per_component(pieces["component"], pieces["length"])
     rows: Counts = {}
     tokens: Counts = {}
     numbers = _flat(decision.rows, groups.SOURCE)
@@ -181,4 +182,3 @@ class Ledger:
             }
 
         return one(None) | {"by_dataset": {name: one(number) for number, name in enumerate(self.names)}}
-

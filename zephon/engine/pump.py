@@ -120,6 +120,7 @@ class Pump:
         self._order: list[Lane | PaddingLane] = [*lanes, *(PaddingLane(first * cut.per_step) for _ in range(cut.padding_lanes))]
         self._turn = 0
         self._step_open = False
+        self._first = False
         self._nothing_left = False
 
     def turn(self) -> bool:
@@ -199,7 +200,7 @@ class Pump:
             return False
         if self.cut.drop_last and done == 0 and lane.available < self.cut.per_step:
             self._drop(lane)
-        first = done == 0 and lane is self._order[0]
+        first, self._first = self._first, False
         available = min(want, lane.available)
         group, empty = self._fill(lane.take(want), available, want)
         state = lane.state if isinstance(lane, Lane) else None
@@ -219,7 +220,7 @@ class Pump:
                         raise lane.error
                     return False
             self._nothing_left = all(lane.available < need for lane in self.lanes)
-        self._step_open = True
+        self._step_open = self._first = True
         return True
 
     def _next_lane(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -70,6 +71,15 @@ class Run:
             keep_bytes=options.max_bytes // 2,
             policy=options.on_error,
         )
+        wanted = definition.plan.open_bytes(len(definition.owned))
+        if wanted > options.max_bytes // 4:
+            log.warning(
+                "the open shuffle blocks of %d lanes weigh about %d MiB, but max_bytes=%d MiB keeps a quarter of itself for them: "
+                "they will be read again and again; raise max_bytes, or lower shuffle_block_size",
+                len(definition.owned),
+                wanted >> 20,
+                options.max_bytes >> 20,
+            )
         load = Load()
         context = LaneContext(
             plan=definition.plan,
@@ -124,17 +134,27 @@ class Run:
             except ZephonError as error:
                 raise self._located(error) from error.__cause__
             if made is None:
-                return
+                return self._warn_if_nothing()
             if made.first_of_step:
                 if agree is not None and agree(made.nothing_left):
-                    return
+                    return self._warn_if_nothing()
                 if agree is None and made.nothing_left and ranks == 1 and self.definition.options.max_steps is None:
-                    return
+                    return self._warn_if_nothing()
             if made.state is not None:
                 self.lane_states[made.lane] = made.state
             if made.group is not None and len(made.group) > made.empty:
                 self.ledger.delivered(made.group.slice(0, len(made.group) - made.empty))
             yield made
+
+    def _warn_if_nothing(self) -> None:
+        dropped = self.ledger.losses.rows.get(("batch", "drop_last"))
+        if dropped and not self.ledger.sequences:
+            cut = self.definition.cut
+            warnings.warn(
+                f"not one batch: {len(self.definition.owned)} lanes hold {sum(dropped.values())} records in all, "
+                f"and drop_last wants {cut.per_step} sequences per lane and step",
+                stacklevel=3,
+            )
 
     def close(self) -> None:
         """Stop and join everything. Idempotent."""
@@ -143,6 +163,8 @@ class Run:
             self._finalizer = None
         _close_parts(self._driver, self._runner, self._local)
         self._quarantine.close()
+        self.fetcher.units.clear()
+        self.fetcher.bundles.clear()
 
     # ---------------------------------------------------------------------------------------------------- tasks
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, Protocol, TypedDict
 
+import cloudpickle
 import torch
 import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
@@ -72,6 +73,14 @@ class BatchDataset(IterableDataset[Any]):
             yield from self._batches()
         finally:
             self._worker.fill_(_RAN)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # cloudpickle, so that a pipeline with lambdas reaches a worker that was not forked
+        return {"work": cloudpickle.dumps((self.pipeline, self.transform)), "worker": self._worker}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.pipeline, self.transform = cloudpickle.loads(state["work"])
+        self._worker = state["worker"]
 
     def _batches(self) -> Iterator[Any]:
         batches: Any = iter(self.pipeline)

@@ -14,30 +14,20 @@ from zephon import groups
 from zephon.errors import DataError, InternalError, RecipeError, Where, unknown
 from zephon.groups import LOSS_MASK
 from zephon.keys import I64
-from zephon.operators.pack_gather import GatherSequences
+from zephon.operators.pack_gather import PIECE_FIELDS, GatherSequences
 from zephon.operators.packing import Algorithm, Packed, Packer, make_packer
 from zephon.plugin import Decision, Drops, LaneWindow, StatefulOperator
 
 OverLong = Literal["split", "truncate", "drop"]
 Homogeneity = Literal["none", "group", "full"]
 
-PIECE_ROW = "_piece_row"
-"""In decision rows, parallel to SOURCE: in which row of its group a piece is."""
-
 _FIELDS: list[Any] = [
     pa.field(groups.SOURCE, pa.list_(pa.int32())),
-    pa.field(PIECE_ROW, pa.list_(pa.int64())),
-    pa.field(groups.LENGTHS, pa.list_(pa.int32())),
+    pa.field(groups.PIECES, pa.binary()),
     pa.field(groups.PADDING, pa.int32()),
-    pa.field(groups.DOC_COMPONENT, pa.list_(pa.int32())),
-    pa.field(groups.DOC_SHARD, pa.list_(pa.int32())),
-    pa.field(groups.DOC_ROW, pa.list_(pa.int64())),
-    pa.field(groups.DOC_START, pa.list_(pa.int64())),
 ]
 _LIGHT = pa.schema(_FIELDS)
-"""The columns of decision rows. All lists are parallel: one element per document piece."""
-
-_KEPT = tuple(f for f in _LIGHT if f.name not in (groups.SOURCE, PIECE_ROW))
+"""The columns of decision rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +130,7 @@ class PackFlat(StatefulOperator):
     def bind(self) -> GatherSequences:
         """The copying of tokens."""
         self._check_pad()
-        return GatherSequences(
-            length=self.max_length, pad=self.pad_token_id or 0, columns=self.token_columns, kept=_KEPT, piece_row=PIECE_ROW
-        )
+        return GatherSequences(length=self.max_length, pad=self.pad_token_id or 0, columns=self.token_columns)
 
     def empty_row(self, schema: pa.Schema | None) -> pa.RecordBatch:
         """One row of padding only; with zeros in those token columns that `schema` has."""
@@ -188,7 +176,7 @@ def _packed_schema(schema: pa.Schema, token_columns: Sequence[str]) -> pa.Schema
         for name in token_columns
         if schema.get_field_index(name) >= 0
     ]
-    return pa.schema([pa.field(groups.TOKENS, pa.list_(pa.int32())), *carried, *_KEPT])
+    return pa.schema([pa.field(groups.TOKENS, pa.list_(pa.int32())), *carried, *PIECE_FIELDS])
 
 
 class PackAccumulator:
@@ -272,23 +260,22 @@ class PackAccumulator:
         docs = packed.document
         notes = self._documents
         real = np.diff(np.concatenate([[0], np.cumsum(packed.length)])[packed.offsets])
-        columns: dict[str, Any] = {
-            groups.SOURCE: notes.group[docs],
-            PIECE_ROW: notes.row[docs],
-            groups.LENGTHS: packed.length,
-            groups.DOC_COMPONENT: notes.component[docs],
-            groups.DOC_SHARD: notes.shard[docs],
-            groups.DOC_ROW: notes.origin[docs],
-            groups.DOC_START: packed.start,
-        }
+        pieces = np.zeros(len(docs), dtype=groups.PIECE)
+        pieces["source"] = notes.group[docs]
+        pieces["row"] = notes.row[docs]
+        pieces["length"] = packed.length
+        pieces["component"] = notes.component[docs]
+        pieces["shard"] = notes.shard[docs]
+        pieces["origin"] = notes.origin[docs]
+        pieces["start"] = packed.start
+        source = np.ascontiguousarray(pieces["source"])
         arrays = [
-            pa.array(self._settings.max_length - real, type=item.type)
-            if item.name == groups.PADDING
-            else groups.make_list(packed.offsets, columns[item.name].astype(item.type.value_type.to_pandas_dtype(), copy=False))
-            for item in _LIGHT
+            groups.make_list(packed.offsets, source),
+            groups.make_pieces(packed.offsets, pieces),
+            pa.array((self._settings.max_length - real).astype(np.int32)),
         ]
-        sources = {int(n): self._held[int(n)] for n in np.unique(columns[groups.SOURCE])}
-        self._release(columns[groups.SOURCE], packed.length)
+        sources = {n: self._held[n] for n in np.unique(source).tolist()}
+        self._release(source, packed.length)
         return Decision(pa.RecordBatch.from_arrays(arrays, schema=_LIGHT), sources, drops)
 
     def _drop_short(self, packed: Packed, drops: Drops) -> tuple[Packed, Drops]:

@@ -11,10 +11,24 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.errors import DataError, InternalError
-from zephon.keys import I64
 
 Ints = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
+
+
+_LISTS = {
+    groups.LENGTHS: ("length", pa.int32()),
+    groups.DOC_COMPONENT: ("component", pa.int32()),
+    groups.DOC_SHARD: ("shard", pa.int32()),
+    groups.DOC_ROW: ("origin", pa.int64()),
+    groups.DOC_START: ("start", pa.int64()),
+}
+"""The list columns of a sequence, one element per document piece, and the field of `groups.PIECE` that each comes from."""
+
+PIECE_FIELDS: tuple[Any, ...] = (
+    pa.field(groups.PADDING, pa.int32()),
+    *(pa.field(n, pa.list_(kind)) for n, (_, kind) in _LISTS.items()),
+)
 
 
 class GatherSequences:
@@ -23,16 +37,14 @@ class GatherSequences:
     A token column is null in rows none of whose documents have it; where some have, the others count as 1 in the loss mask, else as 0.
     """
 
-    def __init__(self, *, length: int, pad: int, columns: Sequence[str], kept: Sequence[Any], piece_row: str) -> None:
+    def __init__(self, *, length: int, pad: int, columns: Sequence[str]) -> None:
         self._length = length
         self._pad = pad
         self._columns = columns
-        self._kept = kept
-        self._piece_row = piece_row
 
     def __call__(self, rows: pa.RecordBatch, sources: Mapping[int, pa.RecordBatch]) -> pa.RecordBatch:
         """Gather; what comes back shares no memory with the sources."""
-        pieces = _Pieces(rows, self._length, self._piece_row)
+        pieces = _Pieces(rows, self._length)
         padding = groups.ints(rows, groups.PADDING)
         names, arrays = [groups.TOKENS], [self._tokens(pieces, padding, sources)]
         for name in self._columns:
@@ -41,14 +53,16 @@ class GatherSequences:
                 names.append(name)
                 arrays.append(self._column(name, pieces, padding, having))
         fields = [pa.field(n, a.type) for n, a in zip(names, arrays, strict=True)]
-        kept = [groups.column(rows, f.name) for f in self._kept]
-        return pa.RecordBatch.from_arrays([*arrays, *kept], schema=pa.schema([*fields, *self._kept]))
+        lists = [groups.make_list(pieces.offsets, np.ascontiguousarray(pieces.all[field])) for field, _ in _LISTS.values()]
+        return pa.RecordBatch.from_arrays([*arrays, pa.array(padding), *lists], schema=pa.schema([*fields, *PIECE_FIELDS]))
 
     def _tokens(self, pieces: _Pieces, padding: Ints, sources: Mapping[int, pa.RecordBatch]) -> Any:
-        out = np.empty(pieces.rows * self._length, dtype=np.int32)
+        # from Arrow's pool, which keeps its pages: a fresh numpy array of this size costs a page fault every 4 KiB
+        buffer = pa.allocate_buffer(pieces.rows * self._length * 4)
+        out = np.frombuffer(buffer, dtype=np.int32)
         _fill_tails(out, padding, self._length, self._pad)
         pieces.copy({n: groups.list_parts(groups.column(g, groups.TOKENS)) for n, g in sources.items()}, out, _check_tokens)
-        return self._as_list(out)
+        return self._as_list(pa.Array.from_buffers(pa.int32(), len(out), [None, buffer]))
 
     def _column(self, name: str, pieces: _Pieces, padding: Ints, having: Mapping[int, pa.RecordBatch]) -> Any:
         parts = {n: groups.list_parts(groups.column(g, name)) for n, g in having.items()}
@@ -63,7 +77,7 @@ class GatherSequences:
         row_has[pieces.row[there]] = True
         return self._as_list(out, None if row_has.all() else row_has)
 
-    def _as_list(self, values: Ints, valid: Bools | None = None) -> Any:
+    def _as_list(self, values: Any, valid: Bools | None = None) -> Any:
         rows = len(values) // self._length
         if valid is not None:
             kept = np.repeat(valid, self._length)
@@ -81,17 +95,17 @@ class GatherSequences:
 class _Pieces:
     """The document pieces of some decision rows, and where each goes in the flat output."""
 
-    def __init__(self, rows: pa.RecordBatch, length: int, piece_row: str) -> None:
-        offsets, lengths = _flat(rows, groups.LENGTHS)
+    def __init__(self, rows: pa.RecordBatch, length: int) -> None:
+        self.offsets, self.all = groups.list_pieces(rows)
         self.rows = rows.num_rows
-        self.length = lengths
-        self.source = _flat(rows, groups.SOURCE)[1]
-        self.source_row = _flat(rows, piece_row)[1]
-        self.start = _flat(rows, groups.DOC_START)[1]
-        self.row = np.repeat(np.arange(self.rows, dtype=np.int64), np.diff(offsets))
-        ends = np.concatenate([[0], np.cumsum(lengths)])
-        self.target = ends[:-1] - ends[offsets[:-1]][self.row] + self.row * length
-        if (np.diff(ends[offsets]) + groups.ints(rows, groups.PADDING) != length).any():
+        self.length = self.all["length"].astype(np.int64)
+        self.source = self.all["source"]
+        self.source_row = self.all["row"]
+        self.start = self.all["start"]
+        self.row = np.repeat(np.arange(self.rows, dtype=np.int64), np.diff(self.offsets))
+        ends = np.concatenate([[0], np.cumsum(self.length)])
+        self.target = ends[:-1] - ends[self.offsets[:-1]][self.row] + self.row * length
+        if (np.diff(ends[self.offsets]) + groups.ints(rows, groups.PADDING) != length).any():
             raise InternalError("document lengths and padding of a decision don't add up to the sequence length")
 
     def copy(self, parts: Mapping[int, tuple[Ints, Ints]], out: Ints, check: Callable[[Ints, Ints], Ints]) -> Bools:
@@ -121,13 +135,6 @@ class _Pieces:
         ):
             out[t : t + size] = values[n][b : b + size]
         return there
-
-
-def _flat(rows: pa.RecordBatch, name: str) -> tuple[I64, I64]:
-    """A list column as `(offsets from 0, values)`, int64."""
-    offsets, values = groups.list_parts(groups.column(rows, name))
-    first = int(offsets[0])
-    return offsets.astype(np.int64) - first, values[first : int(offsets[-1])].astype(np.int64, copy=False)
 
 
 def _fill_tails(out: Ints, padding: Ints, length: int, value: int) -> None:

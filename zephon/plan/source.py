@@ -20,7 +20,8 @@ from zephon.plan.units import UnitTable, stripe_rows
 CHUNK_BYTES = 5 << 19
 """Decoded bytes per chunk where `chunk_size` is not given: 8 chunks are about 5 million tokens of ordinary text, so that the one padded
 sequence at each flush stays below 0.03 % of the tokens."""
-STRIPE_BYTES = 256 << 20
+STRIPE_BYTES = 128 << 20
+"""What the open stripes of all lanes together weigh, where `shuffle_block_size` is not given."""
 BUNDLE_BYTES = 8 << 20
 _MAX_CHUNK = 1 << 15
 
@@ -136,6 +137,14 @@ class Plan:
         if source.max_repeats is not None:
             ends.append(1 + source.max_repeats)
         return min(ends) * rows.total_rows if ends else None
+
+    def open_bytes(self, lanes: int) -> int:
+        """About what the stripes weigh that this many lanes have open at a time."""
+        total = 0.0
+        for rows in self.rows:
+            if rows is not None:
+                total += rows.bundle * rows.table.total_bytes / rows.total_rows
+        return int(total * lanes)
 
     @property
     def finite(self) -> bool:

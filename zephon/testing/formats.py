@@ -107,8 +107,8 @@ def check_format(reader: Reader, write: Write, *, rows: Rows | None = None, dama
     It writes files with `write`, reads them back through the reader from a local store and from one without local paths, and checks:
     settings that pickle and compare; shards found again among other files; units that are consistent and have sizes; every row
     there, once, in order, with its values; every slice of a unit equal to that part of the whole; each column by itself, in any
-    order, and one that doesn't exist left out; ordinary types, the same in every group; zero rows; the same bytes from eight threads at once;
-    damaged, cut and missing files as `DataError` that names the file; `close`, twice, and no read after it.
+    order, and one that doesn't exist left out; ordinary types, the same in every group; zero rows; the same bytes from eight
+    threads at once; damaged, cut and missing files as `DataError` that names the file; `close`, twice, and no read after it.
 
     Args:
         reader: with the settings to test.
@@ -336,7 +336,7 @@ def _check_damage(reader: Reader, store: Store, write: Write, folder: Path, rows
     damages: dict[str, Callable[[bytes], bytes | None]] = {
         "cut in the middle of a row": lambda data: data[: len(data) * 2 // 3 - 1],
         "noise": lambda data: np.random.Generator(np.random.Philox(7)).bytes(max(64, len(data))),
-        "gone": lambda data: None,
+        "gone": lambda _: None,
     }
     for number, (name, damage) in enumerate(damages.items()):
         place = folder / str(number)

@@ -1,0 +1,195 @@
+"""Parquet as pyarrow writes it, and the files that broke other readers (numbers: the cases under shared/cases)."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from formats.reading import open_file, read_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zephon.errors import DataError
+from zephon.plugin import Shard
+from zephon.storage import LocalStore
+from zephon.testing import CountingStore
+from zephon_formats.parquet import Parquet
+
+VALUES = st.fixed_dictionaries(
+    {
+        "i": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "s": st.none() | st.text(max_size=5),
+        "b": st.none() | st.binary(max_size=5),
+        "l": st.none() | st.lists(st.none() | st.fixed_dictionaries({"x": st.none() | st.floats(allow_nan=False), "y": st.none() | st.text(max_size=2)}), max_size=3),
+    }
+)
+SCHEMA = pa.schema(
+    [("i", pa.int64()), ("s", pa.string()), ("b", pa.binary()), ("l", pa.list_(pa.struct([("x", pa.float64()), ("y", pa.string())])))]
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=st.lists(VALUES, max_size=40), group=st.integers(1, 50), columns=st.none() | st.permutations("isbl").map(lambda p: p[:2]))
+def test_rows_come_back_as_pyarrow_wrote_them(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], group: int, columns: Any) -> None:
+    path = tmp_path_factory.mktemp("p") / "a.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, row_group_size=group)
+    expected = rows if columns is None else [{c: row[c] for c in columns} for row in rows]
+    assert read_rows(open_file(Parquet(), path), columns) == expected
+
+
+def test_unequal_and_empty_row_groups_keep_every_row_in_its_place(tmp_path: Path) -> None:
+    """65: 793 rows in groups of 0, 128 × 6, 14, 0 and 11."""
+    sizes = [0, *[128] * 6, 14, 0, 11]
+    table = pa.table({"n": np.arange(793)})
+    with pq.ParquetWriter(tmp_path / "a.parquet", table.schema) as writer:
+        at = 0
+        for size in sizes:
+            writer.write_table(table.slice(at, size))
+            at += size
+    opened = open_file(Parquet(), tmp_path / "a.parquet")
+    assert opened.units().rows.sum() == 793
+    assert [r["n"] for r in read_rows(opened)] == list(range(793))
+    assert [len(b) for b in opened.read(1, None, 0, 0)] == [0]
+
+
+def test_null_empty_and_missing_lists_stay_apart(tmp_path: Path) -> None:
+    """67 and 68, with a field that is always null."""
+    lists = [None, [{"test": 1}], []]
+    odd = [[{"b": None, "g": "x"}, None], None, []]
+    kind = pa.list_(pa.struct([("b", pa.null()), ("g", pa.string())]))
+    pq.write_table(pa.table({"a": lists, "o": pa.array(odd, kind), "large": pa.array(lists, pa.large_list(pa.struct([("test", pa.int64())])))}), tmp_path / "a.parquet")
+    rows = read_rows(open_file(Parquet(), tmp_path / "a.parquet"))
+    assert rows == [{"a": a, "o": o, "large": a} for a, o in zip(lists, odd, strict=True)]
+
+
+def test_special_types_become_ordinary_ones(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "view": pa.array(["a", None, "c" * 40], pa.string_view()),
+            "bytes": pa.array([b"a", None, b"c" * 40], pa.binary_view()),
+            "words": pa.array(["x", None, "x"]).dictionary_encode(),
+            "deep": pa.array([{"d": [{"v": "x"}]}, None, {"d": None}], pa.struct([("d", pa.list_(pa.struct([("v", pa.dictionary(pa.int32(), pa.string()))])))])),
+            "json": pa.array(["{}", None, "1"], pa.json_()),
+            "strict": pa.array([[1], [], [2]], pa.list_(pa.field("element", pa.int64(), nullable=False))),
+            "map": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64())),
+            "large": pa.array(["a", None, ""], pa.large_string()),
+        }
+    ).replace_schema_metadata({"huggingface": '{"info": {"features": {"view": {"_type": "Image"}}}}', "pandas": "{}"})
+    pq.write_table(table, tmp_path / "a.parquet")
+    opened = open_file(Parquet(), tmp_path / "a.parquet")
+    deep = pa.struct([("d", pa.list_(pa.struct([("v", pa.string())])))])
+    assert opened.schema.types == [
+        pa.string(), pa.binary(), pa.string(), deep, pa.string(), pa.list_(pa.int64()), pa.map_(pa.string(), pa.int64()), pa.large_string(),
+    ]  # fmt: skip
+    assert opened.schema.metadata is None
+    assert read_rows(opened) == table.to_pylist()
+
+
+def test_a_group_larger_than_a_batch_comes_in_several_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64, in small: the size from which a group is read in pieces is lowered; nested text too."""
+    monkeypatch.setattr("zephon_formats.parquet._BATCH_BYTES", 50_000)
+    texts = [f"{i:04d}" * (1 + i % 300) for i in range(900)]
+    table = pa.table({"t": texts, "n": [{"x": [t, None]} for t in texts], "w": pa.array(texts).dictionary_encode()})
+    pq.write_table(table, tmp_path / "a.parquet")
+    opened = open_file(Parquet(), tmp_path / "a.parquet")
+    assert len(opened.read(0, None, 0, 900)) > 3
+    assert read_rows(opened) == table.to_pylist()
+    part = [row for batch in opened.read(0, ["t"], 250, 611) for row in batch.to_pylist()]
+    assert part == [{"t": t} for t in texts[250:611]]
+
+
+def test_only_the_columns_asked_for_are_read(tmp_path: Path) -> None:
+    noise = np.random.default_rng(1)
+    table = pa.table({"small": np.arange(1000), "a": [{"b": i} for i in range(1000)], "a.b": np.arange(1000), "big": [noise.bytes(1000) for _ in range(1000)]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    store = CountingStore(LocalStore(), local=False)
+    opened = open_file(Parquet(), tmp_path / "a.parquet", store=store)
+    assert read_rows(opened, ["a.b"]) == [{"a.b": i} for i in range(1000)]
+    assert read_rows(opened, ["a", "nothing"]) == [{"a": {"b": i}} for i in range(1000)]
+    assert [len(b) for b in opened.read(0, [], 0, 10)] == [10]
+    assert store.total < 200_000
+
+
+def test_many_tiny_groups_are_read_and_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """70."""
+    pq.write_table(pa.table({"n": np.arange(10_500)}), tmp_path / "a.parquet", row_group_size=1, write_statistics=False)
+    with caplog.at_level(logging.WARNING):
+        opened = open_file(Parquet(), tmp_path / "a.parquet")
+    assert "10500 row groups of 1 rows" in caplog.text
+    assert len(opened.units().rows) == 10_500
+    assert opened.read(10_007, None, 0, 1)[0].to_pylist() == [{"n": 10_007}]
+
+
+@pytest.mark.parametrize("damage", ["footer", "page", "cut", "zero", "tail"])
+def test_damage_is_a_data_error_that_names_the_shard(tmp_path: Path, damage: str) -> None:
+    """86."""
+    path = tmp_path / "part-7.parquet"
+    pq.write_table(pa.table({"s": ["text %d" % i for i in range(2000)]}), path, compression="zstd", write_page_checksum=True)
+    data = bytearray(path.read_bytes())
+    if damage == "footer":
+        begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+        data[begin : begin + 30] = bytes([0xFF]) * 30
+    elif damage == "page":
+        data[200] ^= 0xFF
+    elif damage == "tail":
+        data += b"more"
+    path.write_bytes({"cut": data[: len(data) // 2], "zero": b""}.get(damage, data))
+    with pytest.raises(DataError, match=r"part-7\.parquet"):
+        read_rows(open_file(Parquet(), path))
+
+
+def test_a_file_that_changes_size_during_the_run_is_refused_not_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"n": np.arange(100)}), path)
+    opened = open_file(Parquet(), path)
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(DataError, match="50 bytes"):
+        opened.read(0, None, 0, 10)
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"]), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="'x'"):
+        open_file(Parquet(), tmp_path / "a.parquet")
+
+
+def test_reading_many_groups_holds_one_at_a_time(tmp_path: Path) -> None:
+    """37: the peak over 50 groups of 2 MB stays far below the 100 MB that they have together."""
+    group = pa.table({"b": [bytes([i]) * 2000 for i in range(256)] * 4})
+    with pq.ParquetWriter(tmp_path / "a.parquet", group.schema, use_dictionary=False, compression="none") as writer:
+        for _ in range(50):
+            writer.write_table(group)
+    code = f"""
+import pyarrow as pa
+from zephon.storage import LocalStore
+from zephon.plugin import Shard
+from zephon_formats.parquet import Parquet
+import os
+path = {str(tmp_path / "a.parquet")!r}
+opened = Parquet().open(LocalStore(), Shard(path, os.path.getsize(path)))
+rows = sum(len(b) for u in range(50) for b in opened.read(u, None, 0, 1024))
+print(rows, pa.default_memory_pool().max_memory() // 1_000_000)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    assert out[0] == "51200"
+    assert int(out[1]) < 20
+
+
+def test_the_second_pass_over_a_shard_equals_the_first(tmp_path: Path) -> None:
+    """8."""
+    pq.write_table(pa.table({"n": np.arange(100)}), tmp_path / "a.parquet", row_group_size=30)
+    opened = open_file(Parquet(), tmp_path / "a.parquet")
+    assert read_rows(opened) == read_rows(opened) == [{"n": i} for i in range(100)]
+
+
+def test_a_shard_listed_with_another_size_is_an_error(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="when it was listed"):
+        Parquet().open(LocalStore(), Shard(str(tmp_path / "a.parquet"), 5))

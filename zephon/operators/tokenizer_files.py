@@ -1,0 +1,204 @@
+"""Where tokenizers come from: a hub id, a folder, a file or an object; and which of their tokens mean begin, end and padding."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from zephon.errors import RecipeError
+
+_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+_USUAL: dict[str, tuple[str, ...]] = {
+    "bos_token": ("<s>", "<|begin_of_text|>", "<bos>", "<BOS>", "[BOS]", "<|bos|>", "<|startoftext|>", "<|endoftext|>"),
+    "eos_token": ("</s>", "<|end_of_text|>", "<eos>", "<EOS>", "[EOS]", "<|eos|>", "<|endoftext|>"),
+    "pad_token": ("<pad>", "<PAD>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"),
+    "unk_token": ("<unk>", "<UNK>", "[UNK]"),
+}
+"""What the special tokens are called where nothing beside the tokenizer says so."""
+
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+@dataclass(frozen=True)
+class LoadedTokenizer:
+    """A tokenizer and what is known of its special tokens."""
+
+    fast: Tokenizer | None
+    """The `tokenizers.Tokenizer`; None for a slow transformers tokenizer."""
+    slow: Any
+    """A transformers tokenizer without a fast one inside, or None."""
+    special: Mapping[str, int]
+    """`bos_token_id`, `eos_token_id`, `pad_token_id`, `unk_token_id`, those that are known."""
+
+
+def load_tokenizer(spec: Any) -> LoadedTokenizer:
+    """The tokenizer that `spec` means.
+
+    Args:
+        spec: a `tokenizers.Tokenizer`, a transformers tokenizer, the path of a folder or of a `tokenizer.json`, or a hub id.
+
+    Raises:
+        RecipeError: there is no such tokenizer, or it can't be read.
+    """
+    if isinstance(spec, LoadedTokenizer):
+        return spec
+    if isinstance(spec, Tokenizer):
+        return LoadedTokenizer(spec, None, _special_of_fast(spec, {}))
+    if isinstance(spec, str | Path):
+        return _from_name(str(spec))
+    inner = getattr(spec, "backend_tokenizer", None)
+    if isinstance(inner, Tokenizer):
+        return LoadedTokenizer(inner, None, _special_of_transformers(spec))
+    if callable(spec) and hasattr(spec, "all_special_ids"):
+        return LoadedTokenizer(None, spec, _special_of_transformers(spec))
+    raise RecipeError(
+        f"a {type(spec).__name__} is not a tokenizer",
+        hint="give a tokenizers.Tokenizer, a transformers tokenizer, a path or a hub id",
+    )
+
+
+def special_ids(tokenizer: Any) -> dict[str, int]:
+    """The ids of the special tokens that are known: `bos_token_id`, `eos_token_id`, `pad_token_id`, `unk_token_id`.
+
+    `tokenizer` is anything that `load_tokenizer` takes; raises as it does.
+    """
+    return dict(load_tokenizer(tokenizer).special)
+
+
+def content_hash(loaded: LoadedTokenizer) -> str:
+    """16 hex digits of everything in the tokenizer that has to do with encoding; the same for any path it was loaded from."""
+    if loaded.fast is None:
+        plain: Any = {
+            "class": type(loaded.slow).__qualname__,
+            "vocab": sorted(loaded.slow.get_vocab().items()),
+            "special": sorted(loaded.slow.all_special_tokens),
+        }
+    else:
+        plain = json.loads(loaded.fast.to_str())
+        for name in ("truncation", "padding", "decoder", "version"):
+            plain.pop(name, None)
+        model = plain["model"]
+        # older releases write a merge as "a b", newer ones as ["a", "b"]
+        model["merges"] = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges", ())]
+        plain = _without_defaults(plain)
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _without_defaults(value: Any) -> Any:
+    """Without the settings that are off, so that a release that knows more settings gives the same hash."""
+    if isinstance(value, dict):
+        return {k: v if k == "vocab" else _without_defaults(v) for k, v in value.items() if v is not None and v is not False}
+    return value
+
+
+def _from_name(name: str) -> LoadedTokenizer:
+    path = Path(name).expanduser()
+    if path.is_file():
+        return _from_file(path, path.parent)
+    if path.is_dir():
+        inside = path / "tokenizer.json"
+        return _from_file(inside, path) if inside.is_file() else _from_transformers(name)
+    if not _HUB_ID.fullmatch(name) or name.startswith("."):
+        raise RecipeError(f"there is no tokenizer file or folder {name!r}")
+    return _from_hub(name)
+
+
+def _from_file(file: Path, folder: Path) -> LoadedTokenizer:
+    try:
+        fast = Tokenizer.from_file(str(file))
+    except Exception as error:
+        raise RecipeError(f"{str(file)!r} is not a tokenizer file: {error}", hint="give a tokenizer.json") from error
+    return LoadedTokenizer(fast, None, _special_of_fast(fast, _named_in(folder / n for n in _NAMING_FILES)))
+
+
+_NAMING_FILES = ("special_tokens_map.json", "tokenizer_config.json")
+"""The later one wins."""
+
+
+def _from_hub(name: str) -> LoadedTokenizer:
+    hub = _import("huggingface_hub", "transformers")
+
+    def fetch(file: str) -> Path | None:
+        try:
+            return Path(hub.hf_hub_download(name, file))
+        except hub.errors.EntryNotFoundError:
+            return None
+
+    try:
+        file = fetch("tokenizer.json")
+        naming = [fetch(n) for n in _NAMING_FILES]
+    except Exception as error:
+        raise RecipeError(
+            f"the tokenizer {name!r} is neither a local path nor to be had from the hub: {type(error).__name__}: {error}",
+            hint="check the name, or give the path of a folder with its tokenizer.json",
+        ) from error
+    if file is None:
+        return _from_transformers(name)
+    fast = Tokenizer.from_file(str(file))
+    return LoadedTokenizer(fast, None, _special_of_fast(fast, _named_in(n for n in naming if n is not None)))
+
+
+def _from_transformers(name: str) -> LoadedTokenizer:
+    transformers = _import("transformers", "transformers")
+    try:
+        made = transformers.AutoTokenizer.from_pretrained(name)
+    except Exception as error:
+        raise RecipeError(f"{name!r} holds no tokenizer that can be loaded: {type(error).__name__}: {error}") from error
+    return load_tokenizer(made)
+
+
+def _import(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise RecipeError(
+            f"this tokenizer needs {module!r}, which isn't installed", hint=f"pip install 'zephon[{extra}]'"
+        ) from error
+
+
+def _named_in(files: Iterable[Path]) -> dict[str, str]:
+    """bos_token, eos_token, .. as text, from the files beside a tokenizer.json."""
+    named: dict[str, str] = {}
+    for file in files:
+        if not file.is_file():
+            continue
+        try:
+            settings = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RecipeError(f"{str(file)!r} is not JSON: {error}") from error
+        for name in _NAMES:
+            value = settings.get(name)
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                named[name] = text
+    return named
+
+
+def _special_of_fast(tokenizer: Tokenizer, named: Mapping[str, str]) -> dict[str, int]:
+    """By the names that are given, else by the usual names among the tokens that are marked special."""
+    marked = {t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special}
+    ids: dict[str, int] = {}
+    for name in _NAMES:
+        usual = [text for text in _USUAL[name] if text in marked]
+        for text in [named[name]] if name in named else usual[:1]:
+            found = tokenizer.token_to_id(text)
+            if found is not None:
+                ids[f"{name}_id"] = int(found)
+    return ids
+
+
+def _special_of_transformers(tokenizer: Any) -> dict[str, int]:
+    ids = {
+        f"{name}_id": getattr(tokenizer, f"{name}_id", None) for name in _NAMES if getattr(tokenizer, name, None) is not None
+    }
+    return {name: int(value) for name, value in ids.items() if value is not None}
