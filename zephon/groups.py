@@ -133,8 +133,9 @@ def _plain_array(values: IntArray) -> ArrowArray:
 
 def make_pieces(offsets: IntArray, pieces: IntArray) -> ArrowArray:
     """The PIECES column: row i has `pieces[offsets[i]:offsets[i+1]]` (a PIECE array)."""
-    ends = pa.py_buffer(np.ascontiguousarray(offsets * PIECE.itemsize, dtype=np.int32))
-    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, ends, pa.py_buffer(np.ascontiguousarray(pieces))])
+    ends: Any = np.ascontiguousarray(offsets * PIECE.itemsize, dtype=np.int32)
+    data: Any = np.ascontiguousarray(pieces)
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
 def list_pieces(rows: pa.RecordBatch) -> tuple[IntArray, IntArray]:

@@ -18,6 +18,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -252,6 +253,7 @@ class _CopyWriter:
         if self._place:
             os.fsync(self._fd)
             os.replace(self._temporary, self._place)
+            _remove_older(self._place)
         return LocalFile(self._fd)
 
     def discard(self) -> None:
@@ -259,6 +261,17 @@ class _CopyWriter:
         if self._temporary:
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary)
+
+
+def _remove_older(place: str) -> None:
+    """Delete copies of earlier versions of the same file; who still reads one has it open."""
+    directory, name = os.path.split(place)
+    version = re.compile(r"\.[0-9a-f]{16}\.text\.zidx$")
+    stem = version.sub("", name)
+    with contextlib.suppress(OSError):
+        for other in os.listdir(directory):
+            if other != name and version.search(other) and version.sub("", other) == stem:
+                os.unlink(os.path.join(directory, other))
 
 
 # --------------------------------------------------------------------------------------------------------- the sidecar

@@ -120,9 +120,10 @@ def _parse_fast(lines: Lines, names: Sequence[str], columns: Columns) -> pa.Reco
         if table is None:
             return None
     named = [(n, _one(table.column(n))) for n in names if n in table.schema.names]
-    made = _batch(named, len(lines))
     try:
-        made.validate(full=True)  # Arrow's parser takes any bytes for UTF-8
+        made = _batch(named, len(lines))
+        # Arrow's parser takes any bytes for UTF-8, and makes invalid lists of `[null, null]` (seen in pyarrow 26)
+        made.validate(full=True)
     except pa.ArrowInvalid:
         return None
     return made

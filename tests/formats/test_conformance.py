@@ -50,7 +50,7 @@ def test_parquet_conforms() -> None:
 
 @pytest.mark.parametrize(
     ("suffix", "pack"),
-    [(".jsonl", bytes), (".ndjson", bytes), (".jsonl.gz", gzip.compress), (".jsonl.zst", zstandard.ZstdCompressor().compress)],
+    [(".jsonl", bytes), (".ndjson.gz", gzip.compress), (".jsonl.zst", zstandard.ZstdCompressor().compress)],
 )
 def test_jsonl_conforms(suffix: str, pack: Callable[[bytes], bytes]) -> None:
     check_format(Jsonl(unit_bytes=1000), jsonl_writer(suffix, pack))
@@ -84,7 +84,9 @@ class _BrokenShard:
         if self.fault == "projection" and columns is not None:
             columns = sorted(columns)
         if self.fault == "views":
-            return [b.set_column(1, "text", b.column(1).cast(pa.string_view())) for b in self.inner.read(unit, columns, start, stop)]
+            return [
+                b.set_column(1, "text", b.column(1).cast(pa.string_view())) for b in self.inner.read(unit, columns, start, stop)
+            ]
         if self.fault == "short" and stop - start > 1:
             stop -= 1
         return self.inner.read(unit, columns, start, stop)

@@ -26,7 +26,8 @@ ROWS = st.lists(
             "s": st.none() | TEXT,
             "b": st.none() | st.booleans(),
             "l": st.none() | st.lists(st.none() | TEXT, max_size=3),
-            "d": st.none() | st.fixed_dictionaries({"x": st.none() | st.integers(0, 9), "y": st.lists(st.integers(0, 9), max_size=2)}),
+            "d": st.none()
+            | st.fixed_dictionaries({"x": st.none() | st.integers(0, 9), "y": st.lists(st.integers(0, 9), max_size=2)}),
             "clé": st.none() | TEXT,
         },
     ),
@@ -46,9 +47,22 @@ def write(tmp_path: Path, *lines: str | bytes, name: str = "a.jsonl") -> Path:
 
 
 @settings(max_examples=80, deadline=None)
-@given(rows=ROWS, ends=st.lists(END, min_size=30, max_size=30), bom=st.booleans(), last=st.booleans(), unit=st.sampled_from([1, 40, 10_000]), ascii_only=st.booleans())
+@given(
+    rows=ROWS,
+    ends=st.lists(END, min_size=30, max_size=30),
+    bom=st.booleans(),
+    last=st.booleans(),
+    unit=st.sampled_from([1, 40, 10_000]),
+    ascii_only=st.booleans(),
+)
 def test_rows_come_back_as_json_wrote_them(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], ends: list[str], bom: bool, last: bool, unit: int, ascii_only: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[dict[str, Any]],
+    ends: list[str],
+    bom: bool,
+    last: bool,
+    unit: int,
+    ascii_only: bool,
 ) -> None:
     text = "".join(json.dumps(row, ensure_ascii=ascii_only) + end for row, end in zip(rows, ends, strict=False))
     data = (codecs.BOM_UTF8 if bom else b"") + (text if last else text.rstrip()).encode()
@@ -62,8 +76,14 @@ def test_rows_come_back_as_json_wrote_them(
 
 
 @settings(max_examples=60, deadline=None)
-@given(rows=ROWS.filter(bool), odd=st.sampled_from([None, '{"s": "\\ud800", "i": 3}', '{"f": 1, "f": NaN}', '{"i": 1, "s": "\x00\xff"}']), data=st.data())
-def test_a_row_does_not_depend_on_the_rows_read_with_it(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], odd: str | None, data: st.DataObject) -> None:
+@given(
+    rows=ROWS.filter(bool),
+    odd=st.sampled_from([None, '{"s": "\\ud800", "i": 3}', '{"f": 1, "f": NaN}', '{"i": 1, "s": "\x00\xff"}']),
+    data=st.data(),
+)
+def test_a_row_does_not_depend_on_the_rows_read_with_it(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], odd: str | None, data: st.DataObject
+) -> None:
     """A row that only the slow way can read must not change its neighbours, nor their types."""
     lines = [json.dumps(row) for row in rows]
     if odd is not None:
@@ -91,12 +111,20 @@ def test_a_file_without_lines_has_zero_rows(tmp_path: Path, content: bytes) -> N
 def test_strings_stay_strings_whatever_they_look_like(tmp_path: Path) -> None:
     row = {"a": "2020-01-01 00:00:00", "b": "2020-01-01T00:00:00Z", "c": [{"d": "2020-01-01"}], "e": "12", "f": "true"}
     opened = open_file(Jsonl(), write(tmp_path, json.dumps(row)))
-    assert opened.schema.types == [pa.string(), pa.string(), pa.list_(pa.struct([("d", pa.string())])), pa.string(), pa.string()]
+    assert opened.schema.types == [
+        pa.string(),
+        pa.string(),
+        pa.list_(pa.struct([("d", pa.string())])),
+        pa.string(),
+        pa.string(),
+    ]
     assert read_rows(opened) == [row]
 
 
 def test_null_missing_and_empty_stay_apart(tmp_path: Path) -> None:
     """67 and 68."""
+    nulls = [{"a": [None, None]}, {"a": [None]}, {"a": []}, {"a": None}]
+    assert read_rows(open_file(Jsonl(), write(tmp_path, *map(json.dumps, nulls), name="nulls.jsonl"))) == nulls
     rows = [{"a": None}, {"a": []}, {}, {"a": [{"b": None, "g": "x"}, None]}, {"a": [{}]}]
     opened = open_file(Jsonl(), write(tmp_path, *map(json.dumps, rows)))
     assert [r["a"] for r in read_rows(opened)] == [None, [], None, [{"b": None, "g": "x"}, None], [{"b": None, "g": None}]]
@@ -106,7 +134,11 @@ def test_values_of_no_common_type_are_kept_as_json_text(tmp_path: Path) -> None:
     """79."""
     rows = [{"n": [[0, 4, "P"]], "id": 1}, {"n": None, "id": "1"}, {"n": 1.50, "id": {"é": [True, None]}}]
     opened = open_file(Jsonl(), write(tmp_path, *(json.dumps(r) for r in rows)))
-    assert read_rows(opened) == [{"n": '[[0,4,"P"]]', "id": "1"}, {"n": None, "id": '"1"'}, {"n": "1.5", "id": '{"é":[true,null]}'}]
+    assert read_rows(opened) == [
+        {"n": '[[0,4,"P"]]', "id": "1"},
+        {"n": None, "id": '"1"'},
+        {"n": "1.5", "id": '{"é":[true,null]}'},
+    ]
 
 
 @pytest.mark.parametrize("value", ['"1"', "1.5", "9223372036854775808", "true", "[1]", "1e3"])
@@ -118,7 +150,11 @@ def test_a_later_value_of_another_type_is_an_error_with_row_and_byte(tmp_path: P
     with pytest.raises(DataError, match=r"column 'id'.*does not fit.*int64.*byte 501.*a\.jsonl.*row 50") as caught:
         read_rows(opened, ["id"])
     assert caught.value.where.row == 50
-    assert read_rows(open_file(Jsonl(sample_bytes=100, schema={"id": "string"}), path), ["id"])[49:52] == [{"id": "1"}, {"id": value.strip('"')}, {"id": "1"}]
+    assert read_rows(open_file(Jsonl(sample_bytes=100, schema={"id": "string"}), path), ["id"])[49:52] == [
+        {"id": "1"},
+        {"id": value.strip('"')},
+        {"id": "1"},
+    ]
     assert opened.read(0, ["id"], 51, 53)[0].to_pylist() == [{"id": 1}] * 2
 
 
@@ -127,13 +163,25 @@ def test_integers_keep_every_digit_or_are_refused(tmp_path: Path) -> None:
     opened = open_file(Jsonl(), write(tmp_path, json.dumps(big)))
     assert opened.schema.field("u").type == pa.uint64()
     assert read_rows(opened) == [big]
-    beyond = open_file(Jsonl(), write(tmp_path, '{"x": 1e5, "y": 123456789012345678901234567890}', '{"x": 12345678901234567890, "y": 1}', name="b.jsonl"))
+    beyond = open_file(
+        Jsonl(),
+        write(
+            tmp_path, '{"x": 1e5, "y": 123456789012345678901234567890}', '{"x": 12345678901234567890, "y": 1}', name="b.jsonl"
+        ),
+    )
     assert read_rows(beyond) == [{"x": 1e5, "y": 123456789012345678901234567890.0}, {"x": 12345678901234567890.0, "y": 1.0}]
 
 
 def test_declared_types_are_used(tmp_path: Path) -> None:
     lines = ['{"id": 1, "t": "2020-01-01", "m": {"a": 1}, "raw": "x"}', '{"id": 1.50, "late": [1], "m": {"b": 2}}']
-    declared = {"id": "string", "t": "timestamp[s]", "late": "list<double>", "m": "map<string, int64>", "raw": "json", "s": "struct<a: int64, b: list<string>>"}
+    declared = {
+        "id": "string",
+        "t": "timestamp[s]",
+        "late": "list<double>",
+        "m": "map<string, int64>",
+        "raw": "json",
+        "s": "struct<a: int64, b: list<string>>",
+    }
     opened = open_file(Jsonl(schema=declared), write(tmp_path, *lines))
     assert opened.schema.field("s").type == pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])
     first, second = (dict(r) for r in read_rows(opened))
@@ -142,7 +190,9 @@ def test_declared_types_are_used(tmp_path: Path) -> None:
     assert (second["id"], second["late"], second["m"], second["raw"]) == ("1.50", [1.0], [("b", 2)], None)
 
 
-@pytest.mark.parametrize("options", [{"schema": {"a": "strin"}}, {"bad_text": "drop"}, {"unit_bytes": 0}, {"schema": {"a": 3}}, {"sample_bytes": 0}])
+@pytest.mark.parametrize(
+    "options", [{"schema": {"a": "strin"}}, {"bad_text": "drop"}, {"unit_bytes": 0}, {"schema": {"a": 3}}, {"sample_bytes": 0}]
+)
 def test_wrong_settings_are_refused_at_construction(options: dict[str, Any]) -> None:
     with pytest.raises(RecipeError):
         Jsonl(**options)
@@ -150,11 +200,17 @@ def test_wrong_settings_are_refused_at_construction(options: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("late", ['"x"', "[1]", '{"a": "2020-01-01"}', '"2020-01-01"'])
 def test_columns_that_the_sample_does_not_show_can_be_read_by_name(tmp_path: Path, late: str) -> None:
-    path = write(tmp_path, *['{"id": 1, "only_null": null}'] * 300, f'{{"id": 2, "spät": {late}, "only_null": {late}}}', '{"id": 3}')
+    path = write(
+        tmp_path, *['{"id": 1, "only_null": null}'] * 300, f'{{"id": 2, "spät": {late}, "only_null": {late}}}', '{"id": 3}'
+    )
     opened = open_file(Jsonl(sample_bytes=10), path)
     assert opened.schema.names == ["id", "only_null"]
     got = read_rows(opened, ["spät", "id", "only_null"])
-    assert got[299:] == [{"spät": None, "id": 1, "only_null": None}, {"spät": json.loads(late), "id": 2, "only_null": json.loads(late)}, {"spät": None, "id": 3, "only_null": None}]
+    assert got[299:] == [
+        {"spät": None, "id": 1, "only_null": None},
+        {"spät": json.loads(late), "id": 2, "only_null": json.loads(late)},
+        {"spät": None, "id": 3, "only_null": None},
+    ]
     assert opened.read(0, ["spät"], 0, 10)[0].schema.names == []
     assert len(opened.read(0, ["spät"], 0, 10)[0]) == 10
 
@@ -202,7 +258,22 @@ def test_utf_16_is_an_error_that_says_so(tmp_path: Path, encoding: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ['{"a": 1', "[1]", "3", "null", '{"a": 1}{"a": 2}', '{"a": 1},', "{'a': 1}", '{"a": 1} {', '{"a": 007}', '{"a":', "\0\0\0", '{"a": tru}', '{"a": 1e999}', "}{"],
+    [
+        '{"a": 1',
+        "[1]",
+        "3",
+        "null",
+        '{"a": 1}{"a": 2}',
+        '{"a": 1},',
+        "{'a': 1}",
+        '{"a": 1} {',
+        '{"a": 007}',
+        '{"a":',
+        "\0\0\0",
+        '{"a": tru}',
+        '{"a": 1e999}',
+        "}{",
+    ],
 )
 def test_a_line_that_is_not_one_object_is_an_error_of_its_row_alone(tmp_path: Path, line: str) -> None:
     good = ['{"a": 1.5}'] * 3

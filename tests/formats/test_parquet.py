@@ -27,17 +27,33 @@ VALUES = st.fixed_dictionaries(
         "i": st.none() | st.integers(-(2**63), 2**63 - 1),
         "s": st.none() | st.text(max_size=5),
         "b": st.none() | st.binary(max_size=5),
-        "l": st.none() | st.lists(st.none() | st.fixed_dictionaries({"x": st.none() | st.floats(allow_nan=False), "y": st.none() | st.text(max_size=2)}), max_size=3),
+        "l": st.none()
+        | st.lists(
+            st.none()
+            | st.fixed_dictionaries({"x": st.none() | st.floats(allow_nan=False), "y": st.none() | st.text(max_size=2)}),
+            max_size=3,
+        ),
     }
 )
 SCHEMA = pa.schema(
-    [("i", pa.int64()), ("s", pa.string()), ("b", pa.binary()), ("l", pa.list_(pa.struct([("x", pa.float64()), ("y", pa.string())])))]
+    [
+        ("i", pa.int64()),
+        ("s", pa.string()),
+        ("b", pa.binary()),
+        ("l", pa.list_(pa.struct([("x", pa.float64()), ("y", pa.string())]))),
+    ]
 )
 
 
 @settings(max_examples=30, deadline=None)
-@given(rows=st.lists(VALUES, max_size=40), group=st.integers(1, 50), columns=st.none() | st.permutations("isbl").map(lambda p: p[:2]))
-def test_rows_come_back_as_pyarrow_wrote_them(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], group: int, columns: Any) -> None:
+@given(
+    rows=st.lists(VALUES, max_size=40),
+    group=st.integers(1, 50),
+    columns=st.none() | st.permutations("isbl").map(lambda p: p[:2]),
+)
+def test_rows_come_back_as_pyarrow_wrote_them(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], group: int, columns: Any
+) -> None:
     path = tmp_path_factory.mktemp("p") / "a.parquet"
     pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, row_group_size=group)
     expected = rows if columns is None else [{c: row[c] for c in columns} for row in rows]
@@ -64,7 +80,12 @@ def test_null_empty_and_missing_lists_stay_apart(tmp_path: Path) -> None:
     lists = [None, [{"test": 1}], []]
     odd = [[{"b": None, "g": "x"}, None], None, []]
     kind = pa.list_(pa.struct([("b", pa.null()), ("g", pa.string())]))
-    pq.write_table(pa.table({"a": lists, "o": pa.array(odd, kind), "large": pa.array(lists, pa.large_list(pa.struct([("test", pa.int64())])))}), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table(
+            {"a": lists, "o": pa.array(odd, kind), "large": pa.array(lists, pa.large_list(pa.struct([("test", pa.int64())])))}
+        ),
+        tmp_path / "a.parquet",
+    )
     rows = read_rows(open_file(Parquet(), tmp_path / "a.parquet"))
     assert rows == [{"a": a, "o": o, "large": a} for a, o in zip(lists, odd, strict=True)]
 
@@ -75,7 +96,10 @@ def test_special_types_become_ordinary_ones(tmp_path: Path) -> None:
             "view": pa.array(["a", None, "c" * 40], pa.string_view()),
             "bytes": pa.array([b"a", None, b"c" * 40], pa.binary_view()),
             "words": pa.array(["x", None, "x"]).dictionary_encode(),
-            "deep": pa.array([{"d": [{"v": "x"}]}, None, {"d": None}], pa.struct([("d", pa.list_(pa.struct([("v", pa.dictionary(pa.int32(), pa.string()))])))])),
+            "deep": pa.array(
+                [{"d": [{"v": "x"}]}, None, {"d": None}],
+                pa.struct([("d", pa.list_(pa.struct([("v", pa.dictionary(pa.int32(), pa.string()))])))]),
+            ),
             "json": pa.array(["{}", None, "1"], pa.json_()),
             "strict": pa.array([[1], [], [2]], pa.list_(pa.field("element", pa.int64(), nullable=False))),
             "map": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64())),
@@ -92,7 +116,9 @@ def test_special_types_become_ordinary_ones(tmp_path: Path) -> None:
     assert read_rows(opened) == table.to_pylist()
 
 
-def test_a_group_larger_than_a_batch_comes_in_several_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_larger_than_a_batch_comes_in_several_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """64, in small: the size from which a group is read in pieces is lowered; nested text too."""
     monkeypatch.setattr("zephon_formats.parquet._BATCH_BYTES", 50_000)
     texts = [f"{i:04d}" * (1 + i % 300) for i in range(900)]
@@ -107,7 +133,14 @@ def test_a_group_larger_than_a_batch_comes_in_several_and_loses_nothing(tmp_path
 
 def test_only_the_columns_asked_for_are_read(tmp_path: Path) -> None:
     noise = np.random.default_rng(1)
-    table = pa.table({"small": np.arange(1000), "a": [{"b": i} for i in range(1000)], "a.b": np.arange(1000), "big": [noise.bytes(1000) for _ in range(1000)]})
+    table = pa.table(
+        {
+            "small": np.arange(1000),
+            "a": [{"b": i} for i in range(1000)],
+            "a.b": np.arange(1000),
+            "big": [noise.bytes(1000) for _ in range(1000)],
+        }
+    )
     pq.write_table(table, tmp_path / "a.parquet")
     store = CountingStore(LocalStore(), local=False)
     opened = open_file(Parquet(), tmp_path / "a.parquet", store=store)
@@ -131,7 +164,7 @@ def test_many_tiny_groups_are_read_and_warned_about(tmp_path: Path, caplog: pyte
 def test_damage_is_a_data_error_that_names_the_shard(tmp_path: Path, damage: str) -> None:
     """86."""
     path = tmp_path / "part-7.parquet"
-    pq.write_table(pa.table({"s": ["text %d" % i for i in range(2000)]}), path, compression="zstd", write_page_checksum=True)
+    pq.write_table(pa.table({"s": [f"text {i}" for i in range(2000)]}), path, compression="zstd", write_page_checksum=True)
     data = bytearray(path.read_bytes())
     if damage == "footer":
         begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")

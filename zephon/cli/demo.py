@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,14 +109,18 @@ def make_source(place: Path, size: Size) -> StaticMixtureWorkSource:
 
 
 def make_pipeline(source: StaticMixtureWorkSource, tokenizer: Path, size: Size, *, rank: int, world: int) -> Pipeline:
-    """The pipeline of one rank. `max_steps` makes every rank end at the same step of this endless mixture."""
+    """The pipeline of one rank. `max_steps` makes every rank end at the same step of this endless mixture.
+
+    A rank by itself uses worker threads; of several ranks in this one process, each works in the thread that asks for its batches.
+    """
     return (
         Pipeline(source)
         .tokenize(tokenizer_id=str(tokenizer), field="text")
         .pack_flat(max_length=MAX_LENGTH, algorithm="wrap")
         .shuffle(buffer_size=64, seed=42)
         .batch(microbatch_size=2)
-        .options(lanes=LANES, dp_rank=rank, dp_size=world, max_steps=size.steps, max_bytes=16 << 20, workers=2 if world == 1 else 1)
+        .options(lanes=LANES, dp_rank=rank, dp_size=world, max_steps=size.steps, max_bytes=(512 << 20) // world)
+        .options(runner="threads" if world == 1 else "inline")
     )
 
 
@@ -133,9 +138,10 @@ def run_world(
             for pipeline in ranks:
                 pipeline.restore(state)
         with contextlib.ExitStack() as stack:
+            threads = stack.enter_context(ThreadPoolExecutor(world, thread_name_prefix="demo-rank"))
             batches = [stack.enter_context(contextlib.closing(iter(pipeline))) for pipeline in ranks]  # type: ignore[type-var]
             while len(made.hashes) < stop:
-                _take_step(batches, LANES // world, made)
+                _take_step(threads, batches, LANES // world, made)
                 advance(1)
             # through JSON, as a trainer would store it; each rank states only its own lanes
             state = json.loads(json.dumps(merge_states(pipeline.checkpoint() for pipeline in ranks)))
@@ -143,9 +149,10 @@ def run_world(
     return made
 
 
-def _take_step(ranks: Sequence[Iterator[Batch]], per_rank: int, made: Measured) -> None:
-    """One step: each rank's microbatches, one per lane, in rank order."""
-    step = [next(batches) for batches in ranks for _ in range(per_rank)]
+def _take_step(threads: ThreadPoolExecutor, ranks: Sequence[Iterator[Batch]], per_rank: int, made: Measured) -> None:
+    """One step: each rank's microbatches, one per lane, in rank order. Every rank works in its own thread."""
+    parts = threads.map(lambda batches: [next(batches) for _ in range(per_rank)], ranks)
+    step = [batch for part in parts for batch in part]
     made.hashes.append(global_sha256(step))
     for batch in step:
         made.tokens.update(batch.component_token_counts())

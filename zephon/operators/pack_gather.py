@@ -58,7 +58,7 @@ class GatherSequences:
 
     def _tokens(self, pieces: _Pieces, padding: Ints, sources: Mapping[int, pa.RecordBatch]) -> Any:
         # from Arrow's pool, which keeps its pages: a fresh numpy array of this size costs a page fault every 4 KiB
-        buffer = pa.allocate_buffer(pieces.rows * self._length * 4)
+        buffer: Any = pa.allocate_buffer(pieces.rows * self._length * 4)
         out = np.frombuffer(buffer, dtype=np.int32)
         _fill_tails(out, padding, self._length, self._pad)
         pieces.copy({n: groups.list_parts(groups.column(g, groups.TOKENS)) for n, g in sources.items()}, out, _check_tokens)

@@ -77,10 +77,8 @@ def _probe(loaded: LoadedTokenizer, text: str) -> tuple[list[int], list[int]]:
         bare, framed = (list(loaded.slow(text, add_special_tokens=added)["input_ids"]) for added in (False, True))
         return bare, framed
     fast = loaded.fast
-    if fast.truncation is not None or fast.padding is not None:
-        fast = Tokenizer.from_str(fast.to_str())
-        fast.no_truncation()
-        fast.no_padding()
+    if fast.truncation is not None or fast.padding is not None or getattr(fast.model, "dropout", None):
+        fast = _copy(fast, post_processor=True)
     return fast.encode(text, add_special_tokens=False).ids, fast.encode(text, add_special_tokens=True).ids
 
 
@@ -97,14 +95,26 @@ def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
         yield part
 
 
-def _plain_copy(tokenizer: Tokenizer, *, allow_special: bool) -> Tokenizer:
-    """A copy that only encodes. Dropout is off: it would make tokens a matter of chance."""
-    plain = json.loads(tokenizer.to_str())
-    plain.update(truncation=None, padding=None, post_processor=None)
+def _copy(tokenizer: Tokenizer, *, post_processor: bool) -> Tokenizer:
+    return Tokenizer.from_str(json.dumps(_plain_settings(tokenizer, post_processor=post_processor)))
+
+
+def _plain_settings(tokenizer: Tokenizer, *, post_processor: bool) -> dict[str, Any]:
+    """The tokenizer as JSON, without what would cut, fill or randomise."""
+    plain: dict[str, Any] = json.loads(tokenizer.to_str())
+    plain.update(truncation=None, padding=None)
+    if not post_processor:
+        plain["post_processor"] = None
     if plain["model"].get("dropout") is not None:
         plain["model"]["dropout"] = None
+    return plain
+
+
+def _plain_copy(tokenizer: Tokenizer, *, allow_special: bool) -> Tokenizer:
+    """A copy that only encodes. Dropout is off: it would make tokens a matter of chance."""
     if allow_special:
-        return Tokenizer.from_str(json.dumps(plain))
+        return _copy(tokenizer, post_processor=False)
+    plain = _plain_settings(tokenizer, post_processor=False)
     hidden = _hide_special(plain)
     made = Tokenizer.from_str(json.dumps(plain))
     made.encode_special_tokens = True  # special tokens are not looked for in the text

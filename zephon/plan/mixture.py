@@ -69,9 +69,10 @@ class MixtureSpec:
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raises `RecipeError` where a weight has no data set or a data set no weight."""
+        known = set(names)
         for phase in self.all_phases():
             for name in phase.weights:
-                if name not in names:
+                if name not in known:
                     raise RecipeError(unknown("data set in the mixture", name, names))
             for name in names:
                 if name not in phase.weights:

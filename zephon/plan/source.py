@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
@@ -216,19 +218,19 @@ class StaticMixtureWorkSource(WorkSource):
         if not self.datasets:
             raise RecipeError("a source needs at least one data set")
         names = [d.name for d in self.datasets]
-        for name in names:
-            if names.count(name) > 1:
-                raise RecipeError(
-                    f"two data sets are named {name!r}",
-                    hint="names must differ; the same data may be given twice under two names",
-                )
+        twice = next((name for name, count in Counter(names).items() if count > 1), None)
+        if twice is not None:
+            raise RecipeError(
+                f"two data sets are named {twice!r}",
+                hint="names must differ; the same data may be given twice under two names",
+            )
         if mixture is None:
             if len(names) > 1:
                 raise RecipeError("several data sets need a mixture", hint=f"give mixture={{{names[0]!r}: 0.5, …}}")
             mixture = {names[0]: 1.0}
         self.mixture = MixtureSpec.from_any(mixture)
         self.mixture.check_names(names)
-        self.seed = seed
+        self.seed = _whole("seed", seed)
         self.chunk_size = _positive("chunk_size", chunk_size)
         self.shuffle_shards = shuffle_shards
         self.shuffle_within_shard = shuffle_within_shard
@@ -240,7 +242,7 @@ class StaticMixtureWorkSource(WorkSource):
         self.exhausted = _policies(exhausted if exhausted is not None else exhausted_policy, names)
         if max_repeats is not None and max_repeats < 0:
             raise RecipeError(f"max_repeats is {max_repeats}; it must be ≥ 0")
-        self.max_repeats = max_repeats
+        self.max_repeats = None if max_repeats is None else _whole("max_repeats", max_repeats)
         self.reshuffle_on_repeat = reshuffle_on_repeat
         self._measured: dict[str, float] | None = None
         self._check_not_empty()
@@ -307,10 +309,17 @@ class StaticMixtureWorkSource(WorkSource):
         }
 
 
+def _whole(name: str, value: int) -> int:
+    """As a Python integer: a numpy one is no plain value, and a state holds plain values only."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise RecipeError(f"{name} is {value!r}; it must be a whole number")
+    return operator.index(value)
+
+
 def _positive(name: str, value: int | None) -> int | None:
-    if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
+    if value is not None and (_whole(name, value) < 1):
         raise RecipeError(f"{name} is {value!r}; it must be a whole number ≥ 1")
-    return value
+    return None if value is None else _whole(name, value)
 
 
 def _policies(given: Policy | Mapping[str, Policy | None] | None, names: Sequence[str]) -> dict[str, Policy | None]:
@@ -318,7 +327,7 @@ def _policies(given: Policy | Mapping[str, Policy | None] | None, names: Sequenc
     table: dict[str, Policy | None] = {name: given.get(name) if isinstance(given, Mapping) else given for name in names}
     if isinstance(given, Mapping):
         for name in given:
-            if name not in names:
+            if name not in table:
                 raise RecipeError(unknown("data set in exhausted", name, names))
     for policy in table.values():
         if policy is not None and policy not in known:

@@ -1,0 +1,61 @@
+"""Text: Parquet to tokenised, packed, shuffled batches, against the bare tokenizer on the same documents in memory."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+from tokenizers import Tokenizer
+
+from benchmarks.data import text
+from benchmarks.harness import CORES, Result, Setting, alternate, rates, script
+from zephon import Dataset, Pipeline, StaticMixtureWorkSource
+
+_AT_ONCE = 256
+"""Documents per call of the bare tokenizer."""
+
+
+def measure(setting: Setting) -> list[Result]:
+    """Tokens per second over one whole pass, start-up included; the bare tokenizer in the quicker of its two ways to use two cores."""
+    made = text(setting.folder, 2 if setting.quick else 32)
+    documents = made.documents
+    pieces = [documents[i : i + _AT_ONCE] for i in range(0, len(documents), _AT_ONCE)]
+    tokenizer = Tokenizer.from_file(str(made.tokenizer))
+
+    def encode(piece: list[str]) -> int:
+        return sum(map(len, tokenizer.encode_batch_fast(piece, add_special_tokens=False)))
+
+    def own_threads() -> float:
+        os.environ["TOKENIZERS_PARALLELISM"] = "true"
+        return float(sum(map(encode, pieces)))
+
+    def thread_pool() -> float:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        with ThreadPoolExecutor(CORES) as pool:
+            return float(sum(pool.map(encode, pieces)))
+
+    def ours() -> float:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        source = StaticMixtureWorkSource([Dataset.from_path("text", made.parquet)], seed=1, stop_after_passes=1)
+        pipeline = (
+            Pipeline(source)
+            .tokenize(tokenizer=tokenizer, field="text")
+            .pack_flat(max_length=2048, algorithm="wrap", pad_token_id=0)
+            .shuffle(buffer_size=1024)
+            .batch(8)
+            .options(lanes=8, runner="threads", workers=CORES)
+        )
+        for _ in pipeline:
+            pass
+        # each document got an end-of-text token, which the bare tokenizer did not make
+        return float(pipeline.accounting()["tokens"]["out"] - len(documents))
+
+    one, pool, mine = alternate(own_threads, thread_pool, ours, repeats=setting.repeats)
+    assert one[0].work == pool[0].work == mine[0].work
+    bare, way = min((one, "its own threads"), (pool, "a thread pool"), key=lambda side: sorted(t.wall for t in side[0])[len(one) // 2])
+    note = f"bare: `encode_batch_fast` with {way}"
+    return [rates("text pipeline, threads", bare, mine, unit="tokens/s", at_least=0.9, note=note)]
+
+
+if __name__ == "__main__":
+    script(measure)
