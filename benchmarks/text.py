@@ -21,6 +21,7 @@ def measure(setting: Setting) -> list[Result]:
     documents = made.documents
     pieces = [documents[i : i + _AT_ONCE] for i in range(0, len(documents), _AT_ONCE)]
     tokenizer = Tokenizer.from_file(str(made.tokenizer))
+    tokenizer.encode_special_tokens = True  # special strings in the text are text, as in ours
 
     def encode(piece: list[str]) -> int:
         return sum(map(len, tokenizer.encode_batch_fast(piece, add_special_tokens=False)))
@@ -51,7 +52,7 @@ def measure(setting: Setting) -> list[Result]:
         return float(pipeline.accounting()["tokens"]["out"] - len(documents))
 
     one, pool, mine = alternate(own_threads, thread_pool, ours, repeats=setting.repeats)
-    assert one[0].work == pool[0].work == mine[0].work
+    assert one[0].work == pool[0].work == mine[0].work, "not the same work"
     bare, way = min((one, "its own threads"), (pool, "a thread pool"), key=lambda side: sorted(t.wall for t in side[0])[len(one) // 2])
     note = f"bare: `encode_batch_fast` with {way}"
     return [rates("text pipeline, threads", bare, mine, unit="tokens/s", at_least=0.9, note=note)]

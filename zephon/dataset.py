@@ -271,14 +271,19 @@ class FileShards:
 
     @cached_property
     def _found(self) -> tuple[Store, Reader, list[FileInfo]]:
-        files: list[FileInfo] = []
+        files: dict[str, FileInfo] = {}
         store: Store | None = None
         for path in self.paths:
-            store, inner = open_store(path, self.storage_options, self.cache_dir)
-            files += expand(store, inner)
+            here, inner = open_store(path, self.storage_options, self.cache_dir)
+            if store is not None and type(here) is not type(store):
+                raise RecipeError(f"data set {self.name!r} mixes local paths and URLs", hint="make two data sets of it")
+            store = here
+            for file in expand(here, inner):
+                files.setdefault(file.path, file)  # a file that two of the paths name is one shard
         assert store is not None
-        reader = self._make_reader(self.reader_class if self.fmt is not None else detect(files, ", ".join(self.paths)))
-        return store, reader, files
+        found = list(files.values())
+        reader = self._make_reader(self.reader_class if self.fmt is not None else detect(found, ", ".join(self.paths)))
+        return store, reader, found
 
     def list(self) -> Sequence[Shard]:
         store, reader, files = self._found

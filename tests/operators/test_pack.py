@@ -27,7 +27,9 @@ def pack_flat(algorithm: str = "wrap", **settings: Any) -> PackFlat:
     return PackFlat(**{"algorithm": algorithm, "pad_token_id": PAD, **bins, **settings})
 
 
-def documents(lengths: Sequence[int], *, first: int = 0, mask: bool = False, components: Sequence[int] | None = None) -> pa.RecordBatch:
+def documents(
+    lengths: Sequence[int], *, first: int = 0, mask: bool = False, components: Sequence[int] | None = None
+) -> pa.RecordBatch:
     """Documents whose tokens are all different: document d has d*1000, d*1000+1, .."""
     tokens = [[(first + i) * 1000 + t for t in range(n)] for i, n in enumerate(lengths)]
     size = len(lengths)
@@ -64,7 +66,9 @@ def lost(drops: Sequence[Drops]) -> dict[str, int]:
 LENGTHS = st.integers(1, 20).flatmap(
     lambda capacity: st.tuples(
         st.just(capacity),
-        st.lists(st.sampled_from([0, 1, capacity - 1, capacity, capacity + 1, 2 * capacity + 1, 9 * capacity, 3, 7]), max_size=60),
+        st.lists(
+            st.sampled_from([0, 1, capacity - 1, capacity, capacity + 1, 2 * capacity + 1, 9 * capacity, 3, 7]), max_size=60
+        ),
     )
 )
 
@@ -92,7 +96,6 @@ def test_every_token_and_its_mask_come_out_once_where_the_row_says(
         if mask:
             assert row["loss_mask"] == [0 if t == PAD else t % 2 for t in row["input_ids"]]
     assert sorted(seen) == [d * 1000 + t for d, n in enumerate(lengths) for t in range(n)]
-    assert sum(len(indices) for d in drops for indices in d.rows.get("empty", [])[:0]) == 0
     assert sum(len(d.rows.get("empty", ())) for d in drops) == lengths.count(0)
 
 
@@ -183,7 +186,9 @@ def test_other_token_columns_come_along() -> None:
     assert rows[0]["token_type_ids"] == [1, 2, 3, 4, 5, 0]
 
 
-@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.large_list(pa.uint16()), pa.large_list(pa.int32()), pa.list_(pa.int8())])
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.int64()), pa.large_list(pa.uint16()), pa.large_list(pa.int32()), pa.list_(pa.int8())]
+)
 def test_any_integer_lists_become_int32(kind: pa.DataType) -> None:
     group = groups.set_column(documents([3, 2]), groups.TOKENS, pa.array([[1, 2, 3], [4, 5]], type=kind))
     operator = pack_flat(max_length=6)
@@ -253,7 +258,9 @@ def test_pack_flat_conforms(algorithm: str, homogeneity: Any) -> None:
     lengths = [0, 1, 15, 16, 17, 33, 160, 3, 7, 0, 0, 9, 4, 4, 12, 40, 2, 2]
     given = [documents(lengths[i : i + 5], first=i, mask=True) for i in range(0, 20, 5)]
     given.insert(2, given[0].slice(0, 0))
-    given.append(documents([5] * 50).append_column("loss_mask", pa.array([[1] * 5] * 50, type=pa.list_(pa.uint8()))).slice(7, 30))
+    given.append(
+        documents([5] * 50).append_column("loss_mask", pa.array([[1] * 5] * 50, type=pa.list_(pa.uint8()))).slice(7, 30)
+    )
     given = [groups.select(g, given[0].schema.names) for g in given]
     check_operator(pack_flat(algorithm, max_length=16, homogeneity=homogeneity, max_documents=3), given)
 

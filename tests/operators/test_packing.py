@@ -66,7 +66,9 @@ def test_every_token_is_in_one_sequence_and_none_is_too_long(
 ) -> None:
     capacity, lengths = case
     decided, rest = pack(make_packer(algorithm, capacity, bins=bins, max_documents=limit), lengths)
-    tokens = sorted((document, start + i) for sequence in decided + rest for document, start, length in sequence for i in range(length))
+    tokens = sorted(
+        (document, start + i) for sequence in decided + rest for document, start, length in sequence for i in range(length)
+    )
     assert tokens == [(document, i) for document, length in enumerate(lengths) for i in range(length)]
     assert all(0 < sum(length for *_, length in sequence) <= capacity for sequence in decided + rest)
     assert all(len(sequence) <= (limit or 10**9) for sequence in decided + rest)
@@ -77,7 +79,9 @@ def test_wrap_in_order_is_the_concatenation_of_the_documents(case: tuple[int, li
     """Case 116: concatenation of the outputs == concatenation of the inputs, full up to the last sequence."""
     capacity, lengths = case
     decided, rest = pack(make_packer("wrap", capacity), lengths)
-    stream = [(document, start + i) for sequence in decided + rest for document, start, length in sequence for i in range(length)]
+    stream = [
+        (document, start + i) for sequence in decided + rest for document, start, length in sequence for i in range(length)
+    ]
     assert stream == [(document, i) for document, length in enumerate(lengths) for i in range(length)]
     assert [sum(length for *_, length in s) for s in decided] == [capacity] * (sum(lengths) // capacity)
 

@@ -54,7 +54,9 @@ def test_every_row_comes_out_once(sizes: list[int], buffer_size: int | None) -> 
 
 
 def test_seed_lane_and_window_each_change_the_order() -> None:
-    orders = [order(Shuffle(), [50], LaneWindow(seed=s, lane=x, window=w)) for s, x, w in [(1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4)]]
+    orders = [
+        order(Shuffle(), [50], LaneWindow(seed=s, lane=x, window=w)) for s, x, w in [(1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4)]
+    ]
     assert len({tuple(o) for o in orders}) == 4
 
 

@@ -110,11 +110,3 @@ def test_phases_before_the_last_need_a_length() -> None:
         MixtureSpec(phases=[first, last])
     with pytest.raises(RecipeError, match="either"):
         MixtureSpec({"a": 1.0}, phases=[last])
-
-
-def test_a_hundred_thousand_components_are_arranged() -> None:
-    found = apportion((1.0 + np.arange(10**5) % 97).tolist())
-    assert found.min() >= 1
-    order = arrange(found)
-    assert len(order) == found.sum()
-    assert np.array_equal(np.bincount(order), found)

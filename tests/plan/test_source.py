@@ -299,7 +299,7 @@ def test_a_hundred_thousand_data_sets_in_one_mixture() -> None:
     table = planned("x", 3, 2).units
     names = [f"set-{i}" for i in range(10**5)]
     mixture = {n: 1.0 + (i * 7919 % 1013) / 1009 for i, n in enumerate(names)}
-    source = StaticMixtureWorkSource([Planned(n, table) for n in names], mixture, chunk_size=1000)
+    source = StaticMixtureWorkSource([Planned(n, table) for n in names], mixture, chunk_size=1000, shuffle_block_size=1)
     plan = source.plan(4)
     chunk = plan.chunk(3, 12345)
     assert len(chunk) == 1000

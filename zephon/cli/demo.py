@@ -42,7 +42,7 @@ class Size:
     chunk_size: int
 
 
-FULL = Size(megabytes=8, vocabulary=8192, steps=60, chunk_size=16)
+FULL = Size(megabytes=8, vocabulary=8192, steps=40, chunk_size=16)
 QUICK = Size(megabytes=1, vocabulary=2048, steps=12, chunk_size=4)
 
 
@@ -84,7 +84,7 @@ def _make_data(place: Path, size: Size, megabytes: float) -> Path:
     except ModuleNotFoundError as error:
         raise PluginError(f"the demo needs the package {error.name!r}", hint="pip install 'zephon[demo]'") from error
     limit = int(megabytes * 1e6)
-    code, docs = list(demo_data.python_sources(limit)), list(demo_data.documents(limit))
+    code, docs = demo_data.mixed(demo_data.python_sources(limit)), demo_data.mixed(demo_data.documents(limit))
     for name, count, written in (
         ("code.parquet", len(code), demo_data.write_parquet(place / "code.parquet", code)),
         ("docs.jsonl", len(docs), demo_data.write_jsonl(place / "docs.jsonl", docs)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import os
@@ -41,6 +42,12 @@ def documents(limit: int) -> Iterator[Record]:
     texts = (r for path in _spread(_files(_is_document)) for r in _records(path, _read(path)))
     docstrings = (r for path in _spread(_files(_is_source)) for r in _records(path, _docstrings(_read(path))))
     yield from _up_to(limit, (record for source in (texts, docstrings) for record in source))
+
+
+def mixed(records: Iterable[Record]) -> list[Record]:
+    """The records by the hash of their text: the pieces of a long file far apart, and equal texts once."""
+    by_hash = {hashlib.sha256(record["text"].encode()).digest(): record for record in records}
+    return [by_hash[digest] for digest in sorted(by_hash)]
 
 
 def write_parquet(path: Path, records: Iterable[Record]) -> int:

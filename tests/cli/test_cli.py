@@ -1,0 +1,102 @@
+"""The command line: what it prints, its exit codes, and that a broken plug-in breaks nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import zephon
+from zephon.cli import main
+
+
+@pytest.fixture
+def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the path with a distribution whose plug-ins are broken in two ways, and one that works."""
+    info = tmp_path / "strangers-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strangers\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(
+        "[zephon.operators]\nlost = no_such_module_at_all:Lost\nodd = strangers_odd:Odd\nshout = strangers_good:Shout\n"
+        "[zephon.formats]\nparquet = strangers_good:Shout\n"
+    )
+    (tmp_path / "strangers_odd.py").write_text("raise OSError('the disk is on fire')\n")
+    (tmp_path / "strangers_good.py").write_text(
+        "from dataclasses import dataclass\nfrom typing import ClassVar\nfrom zephon.plugin import Operator\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Shout(Operator):\n    name: ClassVar[str] = 'shout'\n"
+        "    def bind(self):\n        return lambda group: group\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def lines_of(text: str) -> dict[str, str]:
+    return {line.split()[0]: line for line in text.splitlines() if line.startswith("  ")}
+
+
+def test_plugins_lists_every_plugin_with_package_state_and_target(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins"]) == 0
+    lines = lines_of(capsys.readouterr().out)
+    for name, parts in {
+        "jsonl": (f"zephon {zephon.__version__}", "zephon_formats.jsonl:Jsonl", ".jsonl.zst"),
+        "parquet": ("zephon_formats.parquet:Parquet", ".parquet"),
+        "pack_flat": ("zephon.operators.pack:PackFlat", "stateful"),
+        "shuffle": ("zephon.operators.shuffle:Shuffle", "stateful"),
+        "tokenize": ("zephon.operators.tokenize:Tokenize", "stateless"),
+    }.items():
+        assert all(part in lines[name] for part in parts), lines[name]
+    assert not any("BROKEN" in line for line in lines.values())
+
+
+def test_plugins_shows_broken_ones_with_their_error_and_lists_the_rest(
+    strangers: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plugins"]) == 0
+    lines = lines_of(capsys.readouterr().out)
+    assert "BROKEN" in lines["lost"]
+    assert "no_such_module_at_all" in lines["lost"]
+    assert "the disk is on fire" in lines["odd"]
+    assert "strangers 1.2" in lines["shout"]
+    assert lines["shout"].endswith("stateless")
+    assert lines["tokenize"].endswith("stateless")
+
+
+def test_plugins_shows_both_claims_to_one_name(strangers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins"]) == 0
+    claims = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  parquet")]
+    assert len(claims) == 2
+    assert all("is claimed by" in line and "strangers 1.2" in line for line in claims)
+
+
+def test_python_dash_m_zephon_is_the_command() -> None:
+    made = subprocess.run([sys.executable, "-m", "zephon", "--version"], capture_output=True, text=True, check=True)
+    assert made.stdout.strip() == f"zephon {zephon.__version__}"
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["demo", "--size", "0"], ["plugins", "--what"]])
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+
+
+def test_an_error_of_ours_is_one_message_on_stderr_and_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The demo without the package that it needs: the way out is named, and there is no traceback."""
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    monkeypatch.delitem(sys.modules, "zephon.cli.demo_data", raising=False)
+    assert main(["demo", "--quick", "--dir", str(tmp_path)]) == 1
+    captured = capsys.readouterr()
+    assert "tokenizers" in captured.err
+    assert "pip install 'zephon[demo]'" in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_a_reader_that_closes_the_pipe_early_gets_no_traceback() -> None:
+    command = f"{sys.executable} -m zephon plugins | head -n 1"
+    made = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert made.stdout.strip() == "formats"
+    assert made.stderr == ""
