@@ -17,7 +17,7 @@ _AT_ONCE = 256
 
 def measure(setting: Setting) -> list[Result]:
     """Tokens per second over one whole pass, start-up included; the bare tokenizer in the quicker of its two ways to use two cores."""
-    made = text(setting.folder, 2 if setting.quick else 32)
+    made = text(setting.folder, 2 if setting.quick else 24)
     documents = made.documents
     pieces = [documents[i : i + _AT_ONCE] for i in range(0, len(documents), _AT_ONCE)]
     tokenizer = Tokenizer.from_file(str(made.tokenizer))

@@ -199,7 +199,7 @@ class Pipeline:
                     group,
                     lane=made.lane,
                     step=made.step,
-                    index=made.index,
+                    index=made.microbatch,
                     empty=made.empty,
                     dataset_names=names,
                     defaults=defaults,
@@ -282,7 +282,7 @@ class Pipeline:
         """
         if self._last is None:
             raise RecipeError("nothing has run yet", hint="accounting() reports on the last iteration")
-        return self._last.ledger.report()
+        return self._last.accounting()
 
     def explain(self) -> str:
         """The pipeline in words: data sets, shares, steps, stages, lanes; reads metadata only."""

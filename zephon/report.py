@@ -48,7 +48,7 @@ def explain(
 
 def stats_report(run: Run) -> dict[str, Any]:
     """Counters of a run so far."""
-    report = run.ledger.report()
+    report = run.accounting()
     tokens = report["tokens"]["out"]
     return {
         "sequences": report["sequences"],

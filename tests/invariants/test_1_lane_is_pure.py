@@ -2,49 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import pathlib
 import subprocess
 import sys
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operators_for_tests import Count, Encode, KeepSome, Suffix
-from strategies import PAD, Recipe, Rows, Topology, drive, recipes, reference, rows_of, topologies
-
-from zephon.operators.pack import PackFlat
-from zephon.operators.shuffle import Shuffle
+from strategies import MIXED, Recipe, Topology, drive, lane_streams, recipes, reference, rows_of, topologies
 
 STEPS = 4
-MIXED = Recipe(
-    data=(("a", tuple(range(1, 40))), ("b", (5, 0, 17, 3, 3, 60))),
-    weights=(2, 1),
-    steps=(
-        Suffix(text="!"),
-        KeepSome(column="id", of=5),
-        Shuffle(buffer_size=4),
-        Encode(),
-        PackFlat(max_length=16, algorithm="best_fit_wrap", pad_token_id=PAD),
-        Shuffle(),
-        Count(),
-    ),
-    lanes=4,
-    per_step=2,
-)
-
-
-def lane_streams(recipe: Recipe, topology: Topology, steps: int) -> tuple[dict[int, Rows], dict[str, Any]]:
-    """Rows by lane, and the lanes' states (digests included) after so many steps."""
-    found: dict[int, Rows] = {}
-    lanes: dict[str, Any] = {}
-    for rank in range(topology.world):
-        pipeline = recipe.pipeline(microbatch=topology.microbatch, max_steps=steps, **topology.options(rank))
-        for batch in pipeline:
-            found.setdefault(batch.lane, []).extend(rows_of(batch))
-        lanes |= pipeline.checkpoint()["lanes"]
-    found.pop(-1, None)
-    return found, lanes
 
 
 @settings(max_examples=80)
@@ -81,7 +50,7 @@ def test_the_order_of_runs_in_a_process_does_not_matter(recipe: Recipe, seed: in
 SCRIPT = """
 import sys; sys.path.insert(0, {tests!r})
 import hashlib
-from invariants_1 import MIXED
+from strategies import MIXED
 digest = hashlib.sha256()
 for batch in MIXED.pipeline(runner={runner!r}, max_steps=5):
     digest.update(batch.sha256().encode())
@@ -89,20 +58,15 @@ print(digest.hexdigest())
 """
 
 
-def test_another_process_with_another_hash_seed_gives_the_same_bytes(tmp_path: Any) -> None:
-    import hashlib
-    import pathlib
-
+def test_another_process_with_another_hash_seed_gives_the_same_bytes() -> None:
     digest = hashlib.sha256()
     for batch in MIXED.pipeline(runner="inline", max_steps=5):
         digest.update(batch.sha256().encode())
-    here = pathlib.Path(__file__)
-    (tmp_path / "invariants_1.py").write_text(here.read_text())
+    tests = str(pathlib.Path(__file__).parent.parent)
     for hash_seed, runner in (("1", "inline"), ("2", "threads")):
-        code = SCRIPT.format(tests=str(here.parent.parent), runner=runner)
         made = subprocess.run(
-            [sys.executable, "-c", code],
-            env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(tmp_path), "PATH": ""},
+            [sys.executable, "-c", SCRIPT.format(tests=tests, runner=runner)],
+            env={"PYTHONHASHSEED": hash_seed, "PATH": ""},
             capture_output=True,
             text=True,
             check=True,

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import Recipe, Topology, drive, flatten, recipes, reference, rows_of, topologies
-from test_1_lane_is_pure import MIXED, lane_streams
+from strategies import MIXED, Recipe, Topology, drive, flatten, lane_streams, recipes, reference, rows_of, topologies
 
 from zephon.batch import global_sha256
 from zephon.errors import RecipeError

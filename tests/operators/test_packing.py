@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -26,7 +28,7 @@ def pack(packer: Packer, lengths: list[int], cuts: list[int] | None = None) -> t
     """(decided before the flush, at the flush); the documents are added in parts."""
     bounds = sorted({0, len(lengths), *(c % (len(lengths) + 1) for c in cuts or ())})
     decided: Sequences = []
-    for a, b in zip(bounds[:-1], bounds[1:], strict=True):
+    for a, b in pairwise(bounds):
         packed = packer.add(np.arange(a, b), np.array(lengths[a:b], dtype=np.int64))
         assert (np.diff(packed.completed) >= 0).all()
         decided += sequences(packed)

@@ -41,7 +41,9 @@ def test_small_parcels_need_no_descriptor_and_large_ones_one() -> None:
     assert unpack(big)[1][0].equals(BIG)
 
 
-@pytest.mark.parametrize("size", [0, INLINE_BYTES - 200, INLINE_BYTES - 65, INLINE_BYTES - 1, INLINE_BYTES, INLINE_BYTES + 1, 5 * INLINE_BYTES])
+@pytest.mark.parametrize(
+    "size", [0, INLINE_BYTES - 200, INLINE_BYTES - 65, INLINE_BYTES - 1, INLINE_BYTES, INLINE_BYTES + 1, 5 * INLINE_BYTES]
+)
 def test_a_head_of_any_size_survives(size: int) -> None:
     head = os.urandom(size)
     assert unpack(pack(head, [SMALL, BIG, SMALL])) == (head, [SMALL, BIG, SMALL])

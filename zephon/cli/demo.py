@@ -43,7 +43,7 @@ class Size:
 
 
 FULL = Size(megabytes=8, vocabulary=8192, steps=40, chunk_size=16)
-QUICK = Size(megabytes=1, vocabulary=2048, steps=12, chunk_size=4)
+QUICK = Size(megabytes=1, vocabulary=2048, steps=9, chunk_size=2)
 
 
 @dataclass

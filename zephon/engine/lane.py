@@ -323,6 +323,7 @@ class Lane:
         if not len(group):
             return
         keys = self._keys(base, offset, offset + len(group))
+        self._context.ledger.ready(self.number, self._out_window, self._position, group)
         self._position += len(group)
         prefix = np.concatenate([np.zeros(1, np.uint64), np.cumsum(keys, dtype=np.uint64)])
         self._ready.append(_Ready(group, prefix))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,10 +12,10 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.engine.faults import Losses, component_counts
+from zephon.engine.state import LaneState
 from zephon.plugin import Decision
 
 Counts = dict[int, int]
-_UNCOUNTED = 64
 _LIGHT = (groups.COMPONENT, groups.DOC_COMPONENT, groups.DOC_START, groups.LENGTHS, groups.PADDING)
 
 
@@ -76,7 +77,7 @@ def decision_counts(decision: Decision, index_column: str) -> tuple[Counts, Coun
 
 
 class Ledger:
-    """Counts of one run of this process. The pump writes all but deliveries, which the consumer writes."""
+    """Counts of one run of this process. The pump writes; what was delivered is settled from the consumer's side."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = list(names)
@@ -91,8 +92,7 @@ class Ledger:
         self.sequences = 0
         self.failures = 0
         self._token_level: int | None = None
-        self._uncounted: list[tuple[int, list[Any]]] = []
-        self._light: tuple[Any, list[int], list[str]] = (None, [], [])
+        self._waiting: dict[int, deque[tuple[int, int, pa.RecordBatch]]] = {}
         self._guard = threading.Lock()
 
     def source(self, rows: Mapping[int, int]) -> None:
@@ -114,43 +114,49 @@ class Ledger:
         add_counts(self.rows_replayed, counts[0])
         add_counts(self.tokens_replayed, counts[1])
 
-    def delivered(self, group: pa.RecordBatch) -> None:
-        """A batch that reached the user, without its empty sequences. Counted many at a time: this is on every step's path."""
-        if self._light[0] is None or not group.schema.equals(self._light[0]):
-            names = group.schema.names
-            light = [n for n in _LIGHT if n in names]
-            if groups.DOC_COMPONENT not in names and groups.TOKENS in names:
-                light.append(groups.TOKENS)
-            self._count()
-            self._light = group.schema, [group.schema.get_field_index(n) for n in light], light
-        # only the columns that count are held, so that pixels can go
-        self._uncounted.append((len(group), [group.column(i) for i in self._light[1]]))
+    def ready(self, lane: int, window: int, first: int, group: pa.RecordBatch) -> None:
+        """Sequences [first, first + len) of a lane's window, ready to be delivered. Only the columns that count are held."""
+        names = [n for n in _LIGHT if n in group.schema.names]
+        if groups.DOC_COMPONENT not in names and groups.TOKENS in group.schema.names:
+            names.append(groups.TOKENS)
+        light = groups.select(group, names) if names else group
+        self._waiting.setdefault(lane, deque()).append((window, first, light))
+
+    def settle(self, lane: int, state: LaneState) -> None:
+        """Count what lies before the lane's delivered position; called now and then, not for every batch."""
+        waiting = self._waiting.get(lane)
+        while waiting:
+            window, first, group = waiting[0]
+            if (window, first + len(group)) > (state.window, state.delivered) and window >= state.window:
+                return
+            waiting.popleft()
+            self._count(group)
+
+    def _count(self, group: pa.RecordBatch) -> None:
+        rows, tokens = delivered_counts(group)
+        add_counts(self.rows_out, rows)
+        add_counts(self.tokens_out, tokens)
         self.sequences += len(group)
-        if len(self._uncounted) >= _UNCOUNTED:
-            self._count()
+        if groups.PADDING in group.schema.names:
+            self.padding += int(groups.ints(group, groups.PADDING).sum())
 
-    def _count(self) -> None:
-        with self._guard:
-            waiting, self._uncounted = self._uncounted, []
-            if not waiting:
-                return
-            names = self._light[2]
-            if not names:
-                add_counts(self.rows_out, {-1: sum(size for size, _ in waiting)})
-                return
-            group = groups.concat([pa.RecordBatch.from_arrays(columns, names=names) for _, columns in waiting])
-            rows, tokens = delivered_counts(group)
-            add_counts(self.rows_out, rows)
-            add_counts(self.tokens_out, tokens)
-            if groups.PADDING in names:
-                self.padding += int(groups.ints(group, groups.PADDING).sum())
+    def _count_exactly(self, states: Mapping[int, LaneState]) -> None:
+        """Settle every lane, and split the group that a lane is in the middle of."""
+        for lane, state in states.items():
+            self.settle(lane, state)
+            waiting = self._waiting.get(lane)
+            if waiting and waiting[0][0] == state.window and waiting[0][1] < state.delivered:
+                window, first, group = waiting.popleft()
+                self._count(group.slice(0, state.delivered - first))
+                waiting.appendleft((window, state.delivered, group.slice(state.delivered - first)))
 
-    def report(self) -> dict[str, Any]:
-        """`{"rows": {...}, "tokens": {...}, ...}`, each with totals and per data set.
+    def report(self, states: Mapping[int, LaneState]) -> dict[str, Any]:
+        """`{"rows": {...}, "tokens": {...}, ...}`, each with totals and per data set, up to the lanes' delivered `states`.
 
         `in + added = out + replayed + sum(dropped) + in_flight`, for rows and for tokens, in total and for each data set.
         """
-        self._count()
+        with self._guard:
+            self._count_exactly(states)
         added: Counts = {}
         for counts in self.losses.added.values():
             add_counts(added, counts)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -24,14 +24,13 @@ from zephon.errors import InternalError, ZephonError
 log = logging.getLogger("zephon.engine")
 
 
-@dataclass(frozen=True)
-class Delivery:
+class Delivery(NamedTuple):
     """One microbatch as it leaves the pump."""
 
     group: pa.RecordBatch | None
     lane: int
     step: int
-    index: int
+    microbatch: int
     empty: int
     """How many rows at the end train on nothing."""
     state: LaneState | None

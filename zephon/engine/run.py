@@ -27,6 +27,8 @@ from zephon.plan.source import CHUNK_BYTES, Chunk, Plan
 from zephon.plugin import StatefulOperator
 from zephon.runners.base import Groups, Runner
 
+_SETTLE_EVERY = 256
+
 log = logging.getLogger("zephon.engine")
 
 
@@ -127,6 +129,7 @@ class Run:
 
     def deliveries(self) -> Iterator[Delivery]:
         """Microbatches to the end; `lane_states` follows what was delivered."""
+        count = 0
         agree, ranks = self.definition.options.agree, self.definition.options.ranks
         while True:
             try:
@@ -142,13 +145,23 @@ class Run:
                     return self._warn_if_nothing()
             if made.state is not None:
                 self.lane_states[made.lane] = made.state
-            if made.group is not None and len(made.group) > made.empty:
-                self.ledger.delivered(made.group.slice(0, len(made.group) - made.empty))
+                count += 1
+                if count % _SETTLE_EVERY == 0:
+                    self.settle()
             yield made
+
+    def settle(self) -> None:
+        """Bring the counts of what was delivered up to date."""
+        for lane, state in self.lane_states.items():
+            self.ledger.settle(lane, state)
+
+    def accounting(self) -> dict[str, Any]:
+        """The ledger, exact to the last delivered sequence."""
+        return self.ledger.report(self.lane_states)
 
     def _warn_if_nothing(self) -> None:
         dropped = self.ledger.losses.rows.get(("batch", "drop_last"))
-        if dropped and not self.ledger.sequences:
+        if dropped and not any(state.total for state in self.lane_states.values()):
             cut = self.definition.cut
             warnings.warn(
                 f"not one batch: {len(self.definition.owned)} lanes hold {sum(dropped.values())} records in all, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -207,7 +208,7 @@ class DecodeText(Operator):
         if self.errors not in ("strict", "replace", "ignore"):
             raise RecipeError(f"decode_text: {unknown('errors', self.errors, ('strict', 'replace', 'ignore'))}")
         try:
-            b"".decode(self.encoding)
+            codecs.lookup(self.encoding)
         except LookupError as error:
             raise RecipeError(f"decode_text: {error}") from error
 

@@ -289,7 +289,10 @@ class FirstFit:
         node = leaf >> 1
         while node:
             left, right = tree[2 * node], tree[2 * node + 1]
-            tree[node] = left if left > right else right  # noqa: FURB136 - max() takes 3 times as long
+            most = left if left > right else right  # noqa: FURB136 - max() takes 3 times as long
+            if tree[node] == most:
+                return
+            tree[node] = most
             node >>= 1
 
     def _open(self) -> int:

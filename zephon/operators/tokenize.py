@@ -208,18 +208,20 @@ class BoundTokenize:
 
     def _strip(self, ids: I32, begins: I64, lengths: I64) -> tuple[I64, I64, npt.NDArray[np.bool_]]:
         """Leave out the special tokens that stand where ours will; and which texts have more than BOS and EOS."""
+        if not len(ids):
+            return begins, lengths, lengths > 0
         begins, ends = begins.copy(), begins + lengths
-        for side, frame in (("before", self._before.tolist()), ("after", self._after.tolist())):
-            size = len(frame)
-            edge = begins if side == "before" else np.maximum(ends - 1, 0)
-            hits = (ends > begins) & (ids.take(edge, mode="clip") == (frame[0 if side == "before" else -1] if size else -1))
-            for row in np.flatnonzero(hits).tolist() if size and len(ids) else ():
-                while side == "before" and ids[begins[row] : min(begins[row] + size, ends[row])].tolist() == frame:
-                    begins[row] += size
-                while side == "after" and ids[max(ends[row] - size, begins[row]) : ends[row]].tolist() == frame:
-                    ends[row] -= size
-        before = np.concatenate([[0], np.cumsum(~np.isin(ids, self._borders))])
-        return begins, ends - begins, before[ends] > before[begins]
+        before, after = self._before, self._after
+        if len(before):
+            for row in np.flatnonzero((ends > begins) & (ids.take(begins, mode="clip") == before[0])).tolist():
+                while np.array_equal(ids[begins[row] : min(begins[row] + len(before), ends[row])], before):
+                    begins[row] += len(before)
+        if len(after):
+            for row in np.flatnonzero((ends > begins) & (ids.take(ends - 1, mode="clip") == after[-1])).tolist():
+                while np.array_equal(ids[max(ends[row] - len(after), begins[row]) : ends[row]], after):
+                    ends[row] -= len(after)
+        others = np.concatenate([[0], np.cumsum(~np.isin(ids, self._borders))])
+        return begins, ends - begins, others[ends] > others[begins]
 
     def _fit(self, rows: I64, begins: I64, lengths: I64, dropped: _Dropped) -> tuple[I64, I64, I64]:
         """`(origin, begin, length)` of each output row, by `max_length` and `over_long`."""
@@ -249,9 +251,9 @@ class BoundTokenize:
         tokens = self._frame(content, offsets)
         settings = self._settings
         whole = len(rows) == group.num_rows and bool((rows == np.arange(len(rows))).all())
-        made = group if whole else groups.take(group, rows)
         if not settings.preserve_upstream_payload:
-            made = groups.select(made, [n for n in made.schema.names if n in groups.PROVENANCE])
+            group = groups.select(group, [n for n in group.schema.names if n in groups.PROVENANCE])
+        made = group if whole else groups.take(group, rows)
         columns = {settings.output: groups.make_list(offsets, tokens)}
         if settings.add_attention_mask:
             columns[ATTENTION_MASK] = groups.make_list(offsets, np.ones(len(tokens), dtype=np.uint8))

@@ -31,6 +31,7 @@ _HEADER = struct.Struct("<QQ")
 """Bytes that follow on the socket, bytes in the descriptor's memory; one of them is 0."""
 _HEAD = struct.Struct("<QQ")
 """At the start of a parcel: bytes of the pickled head, number of groups."""
+_DESCRIPTOR = struct.Struct("@i")
 _OPTIONS = pa.ipc.IpcWriteOptions(allow_64bit=True)
 
 
@@ -241,13 +242,16 @@ class Channel:
             RunnerError: a descriptor was lost because this process has too many open files.
         """
         flags = socket.MSG_DONTWAIT | getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-        try:
-            data, descriptors, result, _ = socket.recv_fds(self.socket, 4 * INLINE_BYTES, 4, flags)
+        try:  # not `socket.recv_fds`, which ignores its flags (seen in Python 3.11)
+            data, ancillary, result, _ = self.socket.recvmsg(4 * INLINE_BYTES, socket.CMSG_SPACE(4 * _DESCRIPTOR.size), flags)
         except (BlockingIOError, InterruptedError):
             return []
         except OSError:  # reset: it went away with something unread
             return None
-        self._descriptors += descriptors
+        for level, kind, payload in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                whole = len(payload) - len(payload) % _DESCRIPTOR.size
+                self._descriptors += (number for (number,) in _DESCRIPTOR.iter_unpack(payload[:whole]))
         if result & socket.MSG_CTRUNC:
             raise RunnerError("this process has too many open files", hint="raise the limit (`ulimit -n`)")
         if not data:

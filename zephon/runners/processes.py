@@ -33,7 +33,7 @@ _DEPTH = 2
 """Tasks at a worker: one that runs and one that is there when it ends."""
 _LOOK_S = 1.0
 """How often workers are looked at that died without closing their socket (because a child of theirs holds it, too)."""
-_GRACE_S = 3.0
+_GRACE_S = 2.0
 """How long workers may take to end by themselves, then after SIGTERM; then comes SIGKILL."""
 _END_S = 60.0
 """How long `close` waits for the pool's thread, which needs less unless the machine stands still."""

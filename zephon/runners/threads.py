@@ -17,7 +17,7 @@ from zephon.errors import RunnerError, Where
 from zephon.runners.base import Groups, StageSpec
 from zephon.runners.worker import BoundStages, cancel, fail, ours, succeed
 
-_PATIENCE_S = 10.0
+_PATIENCE_S = 5.0
 """How long `close` waits for running tasks. A thread can't be killed; one that takes longer is left behind and its result ignored."""
 
 
@@ -54,7 +54,7 @@ class Threads:
         return task.future
 
     def close(self) -> None:
-        """Cancel pending tasks and wait for running ones, up to 10 seconds."""
+        """Cancel pending tasks and wait for running ones, up to 5 seconds."""
         if self._pool is not None:
             self._pool.close()
 
