@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from benchmarks.data import documents_of_tokens, text
-from benchmarks.harness import CORES, Result, Setting, Timed, alternate, costs, rates, script, value
+from benchmarks.harness import CORES, Result, Setting, alternate, costs, script, value
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
 
 _LANES = (1, 8, 32)
@@ -20,33 +21,33 @@ _CUT = 0.9
 
 
 def measure(setting: Setting) -> list[Result]:
-    """Windows are made short for text (a few hundred documents), so that 32 of them fit into the time."""
+    """Windows are shorter than at the defaults, and shorter the more lanes there are: all lanes together replay as much each time."""
     made = text(setting.folder, 2 if setting.quick else 24)
     tokenizer = Tokenizer.from_file(str(made.tokenizer))
-    written = StaticMixtureWorkSource([Dataset.from_path("text", made.parquet)], seed=1, chunk_size=8)
-    lists = Dataset.from_records("lists", documents_of_tokens(20_000 if setting.quick else 200_000))
-    listed = StaticMixtureWorkSource([lists], seed=1, chunk_size=400)
+    written = Dataset.from_path("text", made.parquet)
+    listed = Dataset.from_records("lists", documents_of_tokens(20_000 if setting.quick else 200_000))
 
     def of_text(lanes: int) -> Pipeline:
-        return _packed(Pipeline(written).tokenize(tokenizer=tokenizer), lanes, 16)
+        source = StaticMixtureWorkSource([written], seed=1, chunk_size=64 // lanes)
+        return _packed(Pipeline(source).tokenize(tokenizer=tokenizer), lanes)
 
     def of_lists(lanes: int) -> Pipeline:
-        return _packed(Pipeline(listed), lanes, 256)
+        return _packed(Pipeline(StaticMixtureWorkSource([listed], seed=1, chunk_size=4096 // lanes)), lanes)
 
     results = [*_sizes(of_lists(32)), _every_step(of_lists, setting)]
     for what, make in (("text", of_text), ("token lists", of_lists)):
-        results += [_restore(what, make, lanes, setting.repeats) for lanes in _LANES]
+        results += [_restore(what, partial(make, lanes), lanes, setting.repeats) for lanes in _LANES]
     return results
 
 
-def _packed(pipeline: Pipeline, lanes: int, buffer_size: int) -> Pipeline:
-    pipeline.pack_flat(max_length=2048, algorithm="wrap", pad_token_id=0).shuffle(buffer_size=buffer_size).batch(1)
+def _packed(pipeline: Pipeline, lanes: int) -> Pipeline:
+    pipeline.pack_flat(max_length=2048, algorithm="wrap", pad_token_id=0).shuffle(buffer_size=512 // lanes).batch(8)
     return pipeline.options(lanes=lanes, workers=CORES)
 
 
 def _sizes(pipeline: Pipeline) -> list[Result]:
     batches = iter(pipeline)
-    for _ in range(32 * 50):
+    for _ in range(32 * 10):
         next(batches)
     state = pipeline.checkpoint()
     took = []
@@ -82,49 +83,44 @@ def _every_step(make: Any, setting: Setting) -> Result:
     return costs("step with a checkpoint each (bare: without)", without, with_them, unit="ms/step", scale=1e3, note="8 lanes, token lists")
 
 
-def _restore(what: str, make: Any, lanes: int, repeats: int) -> Result:
-    """A restore until each lane has delivered again, beside the time that the engine takes for a window of all lanes."""
-    pipeline = make(lanes)
+def _restore(what: str, make: Callable[[], Pipeline], lanes: int, repeats: int) -> Result:
+    """From a state late in the second window until each lane has delivered again, beside a run of the first window of all lanes."""
+
+    def window() -> float:
+        pipeline = make()
+        batches = iter(pipeline)
+        steps = 0
+        while min(_windows(pipeline)) < 1:
+            _step(batches, lanes)
+            steps += 1
+        batches.close()  # type: ignore[attr-defined]
+        sizes.append(steps)
+        return 1.0
+
+    def restore() -> float:
+        pipeline = make().restore(state)
+        batches = iter(pipeline)
+        _step(batches, lanes)
+        batches.close()  # type: ignore[attr-defined]
+        return 1.0
+
+    sizes: list[int] = []
+    window()
+    pipeline = make()
     batches = iter(pipeline)
-    sizes = [_until_window(pipeline, batches, lanes, 1)]
-    began = time.perf_counter()
-    last = _until_window(pipeline, batches, lanes, 3)
-    window = (time.perf_counter() - began) / 2
-    steps = (last - sizes[0]) / 2
-    # on to a late place in the window after that
-    for _ in range(int(steps * _CUT)):
+    for _ in range(int(sizes[0] * (1 + _CUT))):
         _step(batches, lanes)
     state = pipeline.checkpoint()
-    batches.close()
-    took = []
-    for _ in range(repeats):
-        again = make(lanes)
-        began = time.perf_counter()
-        again.restore(state)
-        resumed = iter(again)
-        _step(resumed, lanes)
-        took.append(time.perf_counter() - began)
-        resumed.close()  # type: ignore[attr-defined]
-    base = [Timed(window, window, 1.0)] * repeats
-    made = costs(
-        f"restore, {what}, {lanes} lanes (bare: running one window)",
-        base,
-        [Timed(t, t, 1.0) for t in took],
-        unit="s",
-        scale=1.0,
-        at_most=1.0,
-        note=f"{steps:.0f} sequences per lane and window",
-    )
-    return made
+    batches.close()  # type: ignore[attr-defined]
+    running, restoring = alternate(window, restore, repeats=repeats)
+    note = f"about {sizes[0] * 8:,} sequences per lane and window"
+    label = f"restore, {what}, {lanes} lanes (bare: running one window)"
+    return costs(label, running, restoring, unit="s", scale=1.0, at_most=1.0, note=note)
 
 
-def _until_window(pipeline: Pipeline, batches: Iterator[Any], lanes: int, window: int) -> int:
-    """Go on until each lane is in that window; steps since the beginning."""
-    while True:
-        _step(batches, lanes)
-        states = pipeline.checkpoint()["lanes"].values()
-        if min(state[0] for state in states) >= window:
-            return int(min(state[2] for state in states))
+def _windows(pipeline: Pipeline) -> list[int]:
+    """The window that each lane is in."""
+    return [state[0] for state in pipeline.checkpoint()["lanes"].values()]
 
 
 def _step(batches: Iterator[Any], lanes: int) -> None:

@@ -26,7 +26,9 @@ def make_data(folder: Path) -> tuple[Path, Path]:
 
 def make_pipeline(rank: int, world: int) -> Pipeline:
     return (
-        Pipeline(StaticMixtureWorkSource(Dataset.from_path("code", data), seed=42))
+        Pipeline(
+            StaticMixtureWorkSource(Dataset.from_path("code", data), seed=42, chunk_size=16)
+        )  # small: for quick first batches
         .tokenize(tokenizer_id=str(tokenizer), field="text")
         .pack_flat(max_length=257, algorithm="best_fit_wrap")
         .shuffle(buffer_size=64)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import zephon
+import zephon.cli
 from zephon.cli import main
 
 
@@ -88,6 +88,7 @@ def test_an_error_of_ours_is_one_message_on_stderr_and_exit_code_1(
     """The demo without the package that it needs: the way out is named, and there is no traceback."""
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     monkeypatch.delitem(sys.modules, "zephon.cli.demo_data", raising=False)
+    monkeypatch.delattr(zephon.cli, "demo_data", raising=False)
     assert main(["demo", "--quick", "--dir", str(tmp_path)]) == 1
     captured = capsys.readouterr()
     assert "tokenizers" in captured.err

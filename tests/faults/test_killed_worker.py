@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,14 @@ from zephon.runners import make_runner
 WHO, NAP, DIE, ORPHAN = range(4)
 
 
+STAGES = [
+    Stage("who", stages.whoami),
+    Stage("tokenize", stages.nap),
+    Stage("decode", stages.die),
+    Stage("orphan", stages.leave_a_child),
+]
+
+
 @pytest.fixture
 def started() -> Iterator[Callable[[int], Any]]:
     """Starts a runner with so many workers; whatever happens, it is closed."""
@@ -27,28 +34,12 @@ def started() -> Iterator[Callable[[int], Any]]:
 
     def start(workers: int) -> Any:
         runners.append(make_runner("processes", workers=workers))
-        runners[-1].start(
-            [
-                Stage("who", stages.whoami),
-                Stage("tokenize", stages.nap),
-                Stage("decode", stages.die),
-                Stage("orphan", leave_a_child),
-            ]
-        )
+        runners[-1].start(STAGES)
         return runners[-1]
 
     yield start
     for runner in runners:
         runner.close()
-
-
-def leave_a_child(_groups: Any, note: str) -> Any:
-    child = os.fork()
-    if child == 0:
-        time.sleep(30)
-        os._exit(0)
-    Path(note).write_text(str(child))
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -99,6 +100,16 @@ def die(_groups: Any, note: Any) -> Any:
     if note != "live":
         os.kill(os.getpid(), getattr(signal, note))
     return [], note
+
+
+def leave_a_child(_groups: Any, note: str) -> Any:
+    """Dies, and leaves a child that holds the worker's socket."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+        os._exit(0)
+    Path(note).write_text(str(child))
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @dataclass(frozen=True)

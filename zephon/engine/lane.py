@@ -16,7 +16,7 @@ from zephon import groups
 from zephon.engine.deciders import Deciders, used_sources
 from zephon.engine.faults import Losses
 from zephon.engine.ledger import Ledger, decision_counts, delivered_counts
-from zephon.engine.stages import INDEX, Level, Note
+from zephon.engine.stages import INDEX, Level, Note, Report
 from zephon.engine.state import LaneState
 from zephon.errors import CheckpointError, Where, ZephonError
 from zephon.keys import U64, mix, mix_array
@@ -59,6 +59,14 @@ class Load:
 
     nbytes: int = 0
     tasks: int = 0
+    ready: int = 0
+    """Bytes of finished sequences that wait to be delivered; part of `nbytes`."""
+    sequences: int = 0
+    """How many these are."""
+
+
+Fetched = tuple[pa.RecordBatch, Losses, "Report | None"]
+"""A chunk's records, what was left out, and the first stage's report where that stage has no operators."""
 
 
 @dataclass
@@ -70,7 +78,7 @@ class LaneContext:
     seed: int
     window_chunks: int
     ledger: Ledger
-    submit_fetch: Callable[[Chunk], Future[tuple[pa.RecordBatch, Losses]]]
+    submit_fetch: Callable[[Chunk], Future[Fetched]]
     submit_stage: Callable[[int, Groups, Note, str], Future[tuple[Groups, Any]]]
     on_failures: Callable[[int, Losses, bool], None]
     """Told of failed rows, with the lane and whether any row of the group lived."""
@@ -103,7 +111,7 @@ class Lane:
         self._chunks = context.plan.lane_chunks(number)
         self._next_chunk = start.window * context.window_chunks
         self._closed = False
-        self._fetching: deque[tuple[Future[tuple[pa.RecordBatch, Losses]], Chunk] | Mark] = deque()
+        self._fetching: deque[tuple[Future[Fetched], Chunk] | Mark] = deque()
         self._queues: list[deque[_Task | Mark]] = [deque() for _ in context.levels]
         self._deciders: list[Deciders | None] = [None] * len(context.levels)
         self._chain = [0] * len(context.levels)
@@ -175,19 +183,26 @@ class Lane:
                 future, chunk = head
                 if not future.done():
                     return
-                group, losses = future.result()
                 self._hold(-self._context.chunk_bytes, -1)
-                self._fetched(chunk, group, losses)
+                self._fetched(chunk, *future.result())
             self._fetching.popleft()
 
-    def _fetched(self, chunk: Chunk, group: pa.RecordBatch, losses: Losses) -> None:
+    def _fetched(self, chunk: Chunk, group: pa.RecordBatch, losses: Losses, report: Report | None) -> None:
         context = self._context
         counts = np.bincount(chunk.component) if len(chunk) else np.zeros(0, np.int64)
         context.ledger.source({int(c): int(counts[c]) for c in np.flatnonzero(counts)})
         context.ledger.stage(-1, losses, None)
         if losses.failures:
             context.on_failures(self.number, losses, len(group) > 0)
-        if len(group):
+        if not len(group):
+            return
+        if report is not None:
+            # the first stage has nothing to do, so fetching did its part: one hand-over less
+            done: Future[tuple[Groups, Any]] = Future()
+            done.set_result(([group], report))
+            self._queues[0].append(_Task(done, 0, 0, group.nbytes))
+            self._hold(group.nbytes, 1)
+        else:
             label = f"lane {self.number}, chunk {chunk.number}"
             self._push(0, [group], Note(hash=True), base=0, skipped=0, label=label)
 
@@ -329,6 +344,8 @@ class Lane:
         self._ready.append(_Ready(group, prefix))
         self.available += len(group)
         self._hold(group.nbytes)
+        self._context.load.ready += group.nbytes
+        self._context.load.sequences += len(group)
 
     def take(self, count: int) -> list[pa.RecordBatch]:
         """The next `count` sequences, fewer at the lane's end; `state` moves on by that."""
@@ -353,9 +370,11 @@ class Lane:
             if stop == len(head.group):
                 self._ready.popleft()
                 self._hold(-head.group.nbytes)
+                self._context.load.ready -= head.group.nbytes
             delivered += size
             left -= size
         self.available -= count - left
+        self._context.load.sequences -= count - left
         # empty sequences after the end count in `total`, so that every lane's total says the step
         self.state = LaneState(window, delivered, self.state.total + count, digest, window_digest)
         return taken

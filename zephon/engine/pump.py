@@ -23,6 +23,10 @@ from zephon.errors import InternalError, ZephonError
 
 log = logging.getLogger("zephon.engine")
 
+_READY_AHEAD = 8 << 20
+"""Bytes of finished sequences beyond which nothing more is started for lanes that nobody waits for, once there is a step ahead: memory that is
+used again soon stays in the processor's caches (packing ran 1.5 times as fast with 8 MiB as with 128 MiB)."""
+
 
 class Delivery(NamedTuple):
     """One microbatch as it leaves the pump."""
@@ -109,8 +113,9 @@ class Pump:
         self._ledger = ledger
         self._load = load
         self._budget = budget
+        self._ahead = min(_READY_AHEAD, budget // 4)
         self._tasks = tasks
-        self._prefetch = prefetch
+        self.prefetch = prefetch
         self._empty_rows = empty_rows
         self._empty: pa.RecordBatch | None = None
         self._empty_known = False
@@ -135,7 +140,7 @@ class Pump:
     def deliver(self) -> bool:
         """Form microbatches as long as their sequences are there; whether any was formed."""
         moved = False
-        while len(self.deliveries) < self._prefetch and not self.finished and self._deliver():
+        while len(self.deliveries) < self.prefetch and not self.finished and self._deliver():
             moved = True
         return moved
 
@@ -151,7 +156,7 @@ class Pump:
                 needed.submit()
                 moved = True
                 continue
-            if self._load.nbytes >= self._budget or self._load.tasks >= self._tasks:
+            if self._load.tasks >= self._tasks or self._load.nbytes >= self._budget or self._far_ahead():
                 return moved
             candidates = [lane for lane in self.lanes if lane.can_submit]
             if not candidates:
@@ -159,6 +164,12 @@ class Pump:
             self._neediest(candidates).submit()
             moved = True
         return moved
+
+    def _far_ahead(self) -> bool:
+        """A step of all lanes and some batches are finished, and enough bytes: more would only fill memory."""
+        if self._load.ready < self._ahead:
+            return False
+        return self._load.sequences >= len(self.lanes) * self.cut.per_step + 2 * self._tasks * self.cut.microbatch
 
     def _needed(self) -> Lane | None:
         """The lane that the next batch waits for, if it has too little."""
@@ -301,7 +312,9 @@ class BackgroundPump:
                     self._bark(time.monotonic() - quiet_since)
                     quiet_since = time.monotonic()
             made = pump.deliveries.popleft()
-        pump.wake.set()
+        # not for every batch: each hand-over between two threads costs more than forming a batch
+        if 2 * len(pump.deliveries) <= pump.prefetch:
+            pump.wake.set()
         return made
 
     def _bark(self, seconds: float) -> None:

@@ -13,13 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from zephon import groups
 from zephon.dataset import Dataset
 from zephon.engine.faults import Losses
 from zephon.engine.fetch import Fetcher
-from zephon.engine.lane import Lane, LaneContext, Load
-from zephon.engine.ledger import Ledger
+from zephon.engine.lane import Fetched, Lane, LaneContext, Load
+from zephon.engine.ledger import Ledger, document_tokens
 from zephon.engine.pump import BackgroundPump, Cut, Delivery, ForegroundPump, Pump, finished, locate
-from zephon.engine.stages import Level, Note
+from zephon.engine.stages import Level, Note, Report
 from zephon.engine.state import LaneState
 from zephon.errors import DataError, Where, ZephonError, wrap
 from zephon.options import Options
@@ -102,7 +103,7 @@ class Run:
             ledger=self.ledger,
             load=load,
             budget=options.max_bytes // 2,
-            tasks=0 if self._inline else 2 * options.worker_count + 2,
+            tasks=0 if self._inline else options.worker_count + 2,
             prefetch=1 if self._inline else options.prefetch_batches,
             empty_rows=self._make_empty_row,
         )
@@ -181,8 +182,14 @@ class Run:
 
     # ---------------------------------------------------------------------------------------------------- tasks
 
-    def _submit_fetch(self, chunk: Chunk) -> Future[tuple[pa.RecordBatch, Losses]]:
-        return self._elsewhere(lambda: self.fetcher.fetch(chunk), Where(lane=chunk.lane))
+    def _submit_fetch(self, chunk: Chunk) -> Future[Fetched]:
+        return self._elsewhere(lambda: self._fetch(chunk), Where(lane=chunk.lane))
+
+    def _fetch(self, chunk: Chunk) -> Fetched:
+        group, losses = self.fetcher.fetch(chunk)
+        if not self.definition.levels[0].stage.trivial or not len(group):
+            return group, losses, None
+        return group, losses, Report(hash=groups.hash_group(group), tokens=document_tokens(group))
 
     def _submit_stage(self, level: int, given: Groups, note: Note, label: str) -> Future[tuple[Groups, Any]]:
         stage = self.definition.levels[level].stage

@@ -373,7 +373,6 @@ class BestFitWrap:
                 held += (document, start, taken)
                 donor[:3] = [document, start + taken, length - taken] if taken < length else []
                 rooms[first] -= taken
-                rooms[last] += taken
                 last -= not donor
             out.put(held, self._last)
             first += 1
