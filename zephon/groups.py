@@ -154,6 +154,40 @@ def list_pieces(rows: pa.RecordBatch) -> tuple[IntArray, IntArray]:
     return offsets, flat
 
 
+_VIEW = np.dtype([("length", "<i4"), ("inline", "<i4", 3)])
+"""An element of Arrow's binary_view: up to 12 bytes in place, else (4 bytes that only comparisons look at, buffer number, offset)."""
+
+
+def gather_ranges(arrays: Sequence[IntArray], which: IntArray, begin: IntArray, length: IntArray) -> IntArray:
+    """All of `arrays[which[i]][begin[i]:begin[i] + length[i]]`, one after the other, in new memory.
+
+    The arrays hold 4-byte numbers of one dtype, fewer than 2**29 each. The ranges become an Arrow binary_view, whose cast to binary copies
+    them in one call without the interpreter lock; a loop of slice copies is 3 times as slow and lets no other thread run.
+    """
+    if not len(which):
+        return np.zeros(0, dtype=arrays[0].dtype if arrays else np.int32)
+    views = np.zeros(len(which), dtype=_VIEW)
+    views["length"] = length * 4
+    views["inline"][:, 1] = which
+    views["inline"][:, 2] = begin * 4
+    short = np.flatnonzero(length <= 3)
+    for number in np.unique(which[short]):
+        here = short[which[short] == number]
+        values = np.ascontiguousarray(arrays[number]).view(np.int32)
+        for place in range(3):
+            inside = here[length[here] > place]
+            views["inline"][here, place] = 0
+            views["inline"][inside, place] = values[begin[inside] + place]
+    data: list[Any] = [np.ascontiguousarray(a) for a in arrays]
+    raw: Any = views
+    binary: ArrowArray = pa.Array.from_buffers(
+        pa.binary_view(), len(views), [None, pa.py_buffer(raw), *(pa.py_buffer(d) for d in data)]
+    )
+    total = int(length.sum())
+    packed = binary.cast(pa.large_binary() if total >= 2**29 else pa.binary()).buffers()[2]
+    return np.frombuffer(packed, dtype=arrays[0].dtype, count=total) if total else np.zeros(0, dtype=arrays[0].dtype)
+
+
 def set_column(group: pa.RecordBatch, name: str, values: ArrowArray) -> pa.RecordBatch:
     """The group with the column `name` added or replaced in its place."""
     index = group.schema.get_field_index(name)

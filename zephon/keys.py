@@ -62,10 +62,10 @@ def permutation(seed_key: int, size: int) -> I64:
     return np.argsort(hashes(seed_key, np.arange(size, dtype=np.uint64)), kind="stable").astype(np.int64, copy=False)
 
 
-def uniform_below(seed_key: int, indices: npt.ArrayLike, limit: int) -> I64:
-    """One integer in [0, limit) per index, int64; the bias is below limit / 2**32 (limit < 2**31)."""
+def uniform_below(seed_key: int, indices: npt.ArrayLike, limit: npt.ArrayLike) -> I64:
+    """One integer in [0, limit) per index, int64; `limit` is one for all or one per index; the bias is below limit / 2**32 (limit < 2**31)."""
     high = hashes(seed_key, indices) >> np.uint64(32)
-    return ((high * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)
+    return ((high * np.asarray(limit).astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
 
 
 def generator(*parts: int | str) -> np.random.Generator:

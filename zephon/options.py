@@ -29,8 +29,8 @@ class Options:
     """Tasks at once; default: the cores this process may use."""
     fetch_parallelism: int | None = None
     """Reads at once; default: as many as workers."""
-    prefetch_batches: int = 8
-    """Microbatches held ready for the training step."""
+    prefetch_batches: int = 64
+    """Microbatches held ready for the training step at most; two are enough where they are heavy."""
     max_bytes: int = 1 << 30
     """Bytes that data in flight and decoded data kept for several lanes may take, half each."""
     flush_every_chunks: int = 8

@@ -70,7 +70,7 @@ class Pipeline:
         runner: typing.Literal['inline', 'threads', 'processes'] = 'threads',
         workers: int | None = None,
         fetch_parallelism: int | None = None,
-        prefetch_batches: int = 4,
+        prefetch_batches: int = 64,
         max_bytes: int = 1073741824,
         flush_every_chunks: int = 8,
         max_steps: int | None = None,

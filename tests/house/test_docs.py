@@ -91,6 +91,15 @@ def test_every_option_is_in_the_readme() -> None:
     assert [name for name in names if f"`{name}`" not in README.read_text(encoding="utf-8")] == []
 
 
+def test_the_readme_states_the_defaults_of_numeric_and_chosen_options() -> None:
+    text = README.read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)`[ *]* \| (\S+) \|", text, re.MULTILINE))
+    plain = {f.name: f.default for f in dataclasses.fields(Options) if isinstance(f.default, int | float | str)}
+    stated = {name: rows[name].strip('"`') for name in plain if name in rows}
+    assert stated == {name: f"{plain[name]:g}" if isinstance(plain[name], float) else str(plain[name]) for name in stated}
+    assert {"uneven_lanes", "runner", "prefetch_batches", "flush_every_chunks", "on_error", "watchdog_s"} <= set(stated)
+
+
 def test_every_error_class_is_explained() -> None:
     kinds = [name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.ZephonError)]
     text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")

@@ -33,10 +33,11 @@ def oracle(size: int, buffer_size: int | None, where: LaneWindow) -> list[int]:
     out = []
     draw = keys.key(where.seed, "shuffle", where.lane, where.window)
     for row in range(size):
-        if buffer_size is None or len(held) < buffer_size:
+        # while the buffer fills, every second row is held
+        if buffer_size is None or (row % 2 == 0 and len(held) < buffer_size):
             held.append(row)
             continue
-        place = int(keys.uniform_below(draw, np.array([row]), buffer_size)[0])
+        place = int(keys.uniform_below(draw, np.array([row]), len(held))[0])
         out.append(held[place])
         held[place] = row
     rest = keys.permutation(keys.key(where.seed, "shuffle flush", where.lane, where.window), len(held))

@@ -42,8 +42,8 @@ class Size:
     chunk_size: int
 
 
-FULL = Size(megabytes=8, vocabulary=8192, steps=40, chunk_size=16)
-QUICK = Size(megabytes=1, vocabulary=2048, steps=9, chunk_size=2)
+FULL = Size(megabytes=8, vocabulary=8192, steps=48, chunk_size=24)
+QUICK = Size(megabytes=1, vocabulary=2048, steps=9, chunk_size=4)
 
 
 @dataclass
@@ -102,7 +102,7 @@ def make_source(place: Path, size: Size) -> StaticMixtureWorkSource:
     return StaticMixtureWorkSource(
         datasets=[Dataset.from_path("code", place / "code.parquet"), Dataset.from_path("docs", place / "docs.jsonl")],
         mixture=SHARES,
-        token_estimation=TokenEstimation(),
+        token_estimation=TokenEstimation(calibration_samples=1024),
         chunk_size=size.chunk_size,  # small, so that a few seconds show several windows; the default is for real runs
         seed=42,
     )

@@ -21,7 +21,7 @@ from zephon.errors import DataError
 
 END_OF_TEXT = "<|endoftext|>"
 
-_LONGEST = 12_000
+_LONGEST = 4_000
 """Characters per record; a longer file becomes several records, so that no record outweighs all others."""
 _SHORTEST = 200
 _DOCUMENTS = (".md", ".rst", ".txt")

@@ -61,8 +61,6 @@ class Load:
     tasks: int = 0
     ready: int = 0
     """Bytes of finished sequences that wait to be delivered; part of `nbytes`."""
-    sequences: int = 0
-    """How many these are."""
 
 
 Fetched = tuple[pa.RecordBatch, Losses, "Report | None"]
@@ -109,7 +107,9 @@ class Lane:
         self._context = context
         self._last = len(context.levels) - 1
         self._chunks = context.plan.lane_chunks(number)
-        self._next_chunk = start.window * context.window_chunks
+        # lanes flush at different times (the first window of a lane is shorter by its share), so that the flow of the whole is even
+        self._ahead = number % context.window_chunks
+        self._next_chunk = max(0, start.window * context.window_chunks - self._ahead)
         self._closed = False
         self._fetching: deque[tuple[Future[Fetched], Chunk] | Mark] = deque()
         self._queues: list[deque[_Task | Mark]] = [deque() for _ in context.levels]
@@ -146,7 +146,7 @@ class Lane:
         number = self._next_chunk
         per_window = self._context.window_chunks
         if self._chunks is not None and number >= self._chunks:
-            if number % per_window:
+            if number and (number + self._ahead) % per_window:
                 self._fetching.append(Mark.FLUSH)
             self._fetching.append(Mark.END)
             self._closed = True
@@ -157,7 +157,7 @@ class Lane:
         self._hold(self._context.chunk_bytes, 1)
         future.add_done_callback(self._done)
         self._next_chunk += 1
-        if self._next_chunk % per_window == 0:
+        if (self._next_chunk + self._ahead) % per_window == 0:
             self._fetching.append(Mark.FLUSH)
 
     # ------------------------------------------------------------------------------------------------ advancing
@@ -345,7 +345,6 @@ class Lane:
         self.available += len(group)
         self._hold(group.nbytes)
         self._context.load.ready += group.nbytes
-        self._context.load.sequences += len(group)
 
     def take(self, count: int) -> list[pa.RecordBatch]:
         """The next `count` sequences, fewer at the lane's end; `state` moves on by that."""
@@ -374,7 +373,6 @@ class Lane:
             delivered += size
             left -= size
         self.available -= count - left
-        self._context.load.sequences -= count - left
         # empty sequences after the end count in `total`, so that every lane's total says the step
         self.state = LaneState(window, delivered, self.state.total + count, digest, window_digest)
         return taken

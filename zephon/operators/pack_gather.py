@@ -57,12 +57,25 @@ class GatherSequences:
         return pa.RecordBatch.from_arrays([*arrays, pa.array(padding), *lists], schema=pa.schema([*fields, *PIECE_FIELDS]))
 
     def _tokens(self, pieces: _Pieces, padding: Ints, sources: Mapping[int, pa.RecordBatch]) -> Any:
-        # from Arrow's pool, which keeps its pages: a fresh numpy array of this size costs a page fault every 4 KiB
-        buffer: Any = pa.allocate_buffer(pieces.rows * self._length * 4)
-        out = np.frombuffer(buffer, dtype=np.int32)
-        _fill_tails(out, padding, self._length, self._pad)
-        pieces.copy({n: groups.list_parts(groups.column(g, groups.TOKENS)) for n, g in sources.items()}, out, _check_tokens)
-        return self._as_list(pa.Array.from_buffers(pa.int32(), len(out), [None, buffer]))
+        begin = np.zeros(len(pieces.length), dtype=np.int64)
+        which = np.zeros(len(pieces.length), dtype=np.int32)
+        arrays: list[Ints] = []
+        for number, group in sources.items():
+            offsets, values = groups.list_parts(groups.column(group, groups.TOKENS))
+            first, mine = int(offsets[0]), np.flatnonzero(pieces.source == number)
+            which[mine] = len(arrays)
+            begin[mine] = offsets[pieces.source_row[mine]] + pieces.start[mine] - first
+            arrays.append(_as_int32(values[first : int(offsets[-1])]))
+        tails = np.flatnonzero(padding)
+        end = pieces.offsets[tails + 1]
+        arrays.append(np.full(self._length if len(tails) else 0, self._pad, dtype=np.int32))
+        out = groups.gather_ranges(
+            arrays,
+            np.insert(which, end, len(arrays) - 1),
+            np.insert(begin, end, 0),
+            np.insert(pieces.length, end, padding[tails]),
+        )
+        return self._as_list(out)
 
     def _column(self, name: str, pieces: _Pieces, padding: Ints, having: Mapping[int, pa.RecordBatch]) -> Any:
         parts = {n: groups.list_parts(groups.column(g, name)) for n, g in having.items()}
@@ -142,13 +155,15 @@ def _fill_tails(out: Ints, padding: Ints, length: int, value: int) -> None:
         out[(row + 1) * length - int(padding[row]) : (row + 1) * length] = value
 
 
-def _check_tokens(used: Ints, values: Ints) -> Ints:
+def _as_int32(values: Ints) -> Ints:
+    if values.dtype == np.int32:
+        return values
     if values.dtype.kind not in "iu":
         raise DataError(f"token ids must be integers, not {values.dtype}")
-    if not np.can_cast(values.dtype, np.int32) and len(used) and (int(used.min()) < -(2**31) or int(used.max()) >= 2**31):
-        worst = int(used.max()) if int(used.max()) >= 2**31 else int(used.min())
+    if not np.can_cast(values.dtype, np.int32) and len(values) and (int(values.min()) < -(2**31) or int(values.max()) >= 2**31):
+        worst = int(values.max()) if int(values.max()) >= 2**31 else int(values.min())
         raise DataError(f"token id {worst} does not fit int32")
-    return values
+    return values.astype(np.int32)
 
 
 def _check_numbers(used: Ints, values: Ints) -> Ints:

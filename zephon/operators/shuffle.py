@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import keys
@@ -59,12 +60,20 @@ class Reservoir:
         self._seen = 0
 
     def add(self, rows: pa.RecordBatch) -> I64:
-        """Take the next rows; as many numbers as rows came in, once the buffer is full."""
+        """Take the next rows.
+
+        While the buffer fills, every second row is held and the others swap one out: the first rows come soon and the flow stays even.
+        Once it is full, as many numbers come out as rows came in.
+        """
         numbers = np.arange(self._seen, self._seen + rows.num_rows, dtype=np.int64)
         self._seen += rows.num_rows
-        free = len(numbers) if self._size is None else self._size - len(self._held)
-        self._held = np.concatenate([self._held, numbers[:free]])
-        return self._swap(numbers[free:])
+        if self._size is None:
+            self._held = np.concatenate([self._held, numbers])
+            return numbers[:0]
+        # how many are held before and after each row
+        after = np.minimum((numbers + 2) // 2, self._size)
+        before = np.minimum((numbers + 1) // 2, self._size)
+        return self._swap(numbers, after, held=after > before)
 
     def flush(self) -> I64:
         """All that is held, in random order."""
@@ -72,19 +81,20 @@ class Reservoir:
         self._held = self._held[:0]
         return rest
 
-    def _swap(self, numbers: I64) -> I64:
-        """Put the numbers into random places one after the other; what was there before each."""
+    def _swap(self, numbers: I64, limits: I64, held: npt.NDArray[np.bool_]) -> I64:
+        """Put the numbers into places one after the other, those that are `held` into new ones, the others into random ones; what was in these."""
         if not len(numbers):
             return numbers
-        places = keys.uniform_below(self._draw_key, numbers, len(self._held))
+        places = np.where(held, limits - 1, keys.uniform_below(self._draw_key, numbers, limits))
+        self._held = np.concatenate([self._held, np.full(int(limits[-1]) - len(self._held), -1, dtype=np.int64)])
         # all at once: by place, then by time. What was in a place is the number put there before, or what it held at first
         order = np.argsort(places, kind="stable")
         by_place = places[order]
         again = np.zeros(len(order), dtype=bool)
         again[1:] = by_place[1:] == by_place[:-1]
-        before = np.where(again, np.roll(numbers[order], 1), self._held[by_place])
+        earlier = np.where(again, np.roll(numbers[order], 1), self._held[by_place])
         final = np.append(~again[1:], True)
         self._held[by_place[final]] = numbers[order][final]
         out = np.empty_like(numbers)
-        out[order] = before
-        return out
+        out[order] = earlier
+        return out[~held]
