@@ -243,12 +243,20 @@ def packers(draw: st.DrawFn) -> PackFlat:
 def step_lists(draw: st.DrawFn, *, tokenised: bool) -> tuple[Operator, ...]:
     """Any mixture of stateless and stateful steps that fits together."""
     steps: list[Operator] = []
-    rowwise: list[Operator] = [KeepSome(column="id", of=draw(st.integers(2, 5))), LeaveOut(column="id", of=4), Copies(column="id")]
+    rowwise: list[Operator] = [
+        KeepSome(column="id", of=draw(st.integers(2, 5))),
+        LeaveOut(column="id", of=4),
+        Copies(column="id"),
+    ]
     if not tokenised:
         rowwise.append(Suffix(text="!"))
     steps += draw(st.lists(st.sampled_from(rowwise), max_size=2))
     if draw(st.booleans()):
-        steps.append(Shuffle(buffer_size=draw(st.one_of(st.none(), st.integers(1, 8))), seed=draw(st.one_of(st.none(), st.integers(0, 9)))))
+        steps.append(
+            Shuffle(
+                buffer_size=draw(st.one_of(st.none(), st.integers(1, 8))), seed=draw(st.one_of(st.none(), st.integers(0, 9)))
+            )
+        )
         steps += draw(st.lists(st.sampled_from(rowwise), max_size=1))
     if tokenised or draw(st.booleans()):
         if not tokenised:

@@ -156,7 +156,8 @@ def read_exclusions(path: str, names: Sequence[str]) -> dict[str, dict[str, list
     number = 0
     try:
         with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
+            for line in file:
+                number += 1
                 if not line.strip():
                     continue
                 entry = json.loads(line)

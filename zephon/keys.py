@@ -63,7 +63,10 @@ def permutation(seed_key: int, size: int) -> I64:
 
 
 def uniform_below(seed_key: int, indices: npt.ArrayLike, limit: npt.ArrayLike) -> I64:
-    """One integer in [0, limit) per index, int64; `limit` is one for all or one per index; the bias is below limit / 2**32 (limit < 2**31)."""
+    """One integer in [0, limit) per index, int64; `limit` is one for all or one per index, below 2**31.
+
+    The bias is below limit / 2**32.
+    """
     high = hashes(seed_key, indices) >> np.uint64(32)
     return ((high * np.asarray(limit).astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
 

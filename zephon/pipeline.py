@@ -95,8 +95,8 @@ class Pipeline:
             microbatch_size: sequences per batch.
             global_batch_size: sequences per step over all lanes; default: lanes * microbatch_size. Microbatch size and gradient
                 accumulation may change at a restore as long as the sequences per lane and step stay the same.
-            drop_last: a lane's last sequences that don't fill its part of a step: True: dropped and counted; default: delivered, filled up with
-                empty sequences (or, where rows have no fixed layout, as a shorter batch).
+            drop_last: a lane's last sequences that don't fill its part of a step: True: dropped and counted; default: delivered,
+                filled up with empty sequences (or, where rows have no fixed layout, as a shorter batch).
 
         Raises:
             RecipeError: a size below 1.

@@ -39,7 +39,8 @@ def explain(
     per_step = cutting["per_step"]
     lines.append("batches")
     lines.append(
-        f"  {lanes} lanes over {options.ranks} ranks; this rank has lanes {owned.start}–{owned.stop - 1}{f' and {padding} empty' if padding else ''}; "
+        f"  {lanes} lanes over {options.ranks} ranks; this rank has lanes {owned.start}–{owned.stop - 1}"
+        f"{f' and {padding} empty' if padding else ''}; "
         f"a step is {lanes} × {per_step} = {lanes * per_step} sequences, in microbatches of {cutting['microbatch']}"
     )
     lines.append(f"  runner {options.runner}, {options.worker_count} workers, {_bytes(options.max_bytes)} for data in flight")

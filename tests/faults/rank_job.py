@@ -20,7 +20,12 @@ def main() -> None:
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     datasets = [Dataset.from_path(name, folder / f"{name}.parquet") for name in ("a", "b")]
     source = StaticMixtureWorkSource(datasets, {"a": 0.7, "b": 0.3}, seed=7, chunk_size=16, stop_after_passes=1)
-    pipeline = Pipeline(source).pack_flat(max_length=32, algorithm="best_fit", num_bins=4, pad_token_id=0).shuffle(buffer_size=8).batch(2)
+    pipeline = (
+        Pipeline(source)
+        .pack_flat(max_length=32, algorithm="best_fit", num_bins=4, pad_token_id=0)
+        .shuffle(buffer_size=8)
+        .batch(2)
+    )
     pipeline.options(lanes=lanes, dp_rank=rank, dp_size=world, flush_every_chunks=2, workers=2, agree=agree_over())
     saved = folder / "state.json"
     if saved.exists():

@@ -39,7 +39,9 @@ def hashes(folder: Path) -> dict[int, list[list[object]]]:
     for path in sorted(folder.glob("hashes-*.jsonl")):
         for line in path.read_text().splitlines():
             step, lane, digest = json.loads(line)
-            assert found.setdefault(step, {}).setdefault(lane, digest) == digest, f"step {step}, lane {lane} came in two versions"
+            assert found.setdefault(step, {}).setdefault(lane, digest) == digest, (
+                f"step {step}, lane {lane} came in two versions"
+            )
     return {step: [[lane, lanes[lane]] for lane in sorted(lanes)] for step, lanes in sorted(found.items())}
 
 
@@ -48,7 +50,9 @@ def folder(tmp_path: Path) -> Path:
     draw = np.random.default_rng(5)
     for name, rows in (("a", 300), ("b", 130)):
         tokens = [draw.integers(1, 1000, size).tolist() for size in draw.integers(1, 40, rows)]
-        pq.write_table(pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32()))}), tmp_path / f"{name}.parquet", row_group_size=32)
+        pq.write_table(
+            pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32()))}), tmp_path / f"{name}.parquet", row_group_size=32
+        )
     return tmp_path
 
 

@@ -43,7 +43,11 @@ def test_a_microbatch_never_mixes_lanes_and_comes_in_order(data: st.DataObject, 
     for rank in range(topology.world):
         pipeline = recipe.pipeline(microbatch=topology.microbatch, max_steps=STEPS, **topology.options(rank))
         batches = list(pipeline)
-        owned = [lane for lane in range(recipe.lanes) if rank * recipe.lanes // topology.world <= lane < (rank + 1) * recipe.lanes // topology.world]
+        owned = [
+            lane
+            for lane in range(recipe.lanes)
+            if rank * recipe.lanes // topology.world <= lane < (rank + 1) * recipe.lanes // topology.world
+        ]
         owned += [-1] * (-(-recipe.lanes // topology.world) - len(owned))
         want = [(s, lane, i) for s in range(STEPS) for lane in owned for i in range(recipe.per_step // size)]
         assert [(b.step, b.lane, b.index) for b in batches] == want

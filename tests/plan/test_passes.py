@@ -66,9 +66,9 @@ cases = st.builds(
 def lane_flat(made: ComponentRows, lane: int, index: np.ndarray) -> np.ndarray:
     """The flat rows behind some of a lane's row numbers, in drawn order."""
     bundle, offset = made.draw(lane, index)
-    return np.array(
-        [made.bundle_flat(lane, int(b))[o] for b, o in zip(bundle, offset, strict=True)], dtype=np.int64
-    ).reshape(-1)
+    return np.array([made.bundle_flat(lane, int(b))[o] for b, o in zip(bundle, offset, strict=True)], dtype=np.int64).reshape(
+        -1
+    )
 
 
 @given(case=cases, passes=st.integers(1, 5))

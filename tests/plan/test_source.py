@@ -83,7 +83,9 @@ def test_max_repeats_alone_gives_every_row_exactly_one_plus_that_many_times(
     source: dict[str, Any], lanes: int, repeats: int
 ) -> None:
     seen = all_records(source | {"max_repeats": repeats}, lanes)
-    assert seen == Counter((d.name, p, r) for d in source["datasets"] for p in range(1 + repeats) for r in range(d.units.total_rows))
+    assert seen == Counter(
+        (d.name, p, r) for d in source["datasets"] for p in range(1 + repeats) for r in range(d.units.total_rows)
+    )
 
 
 @given(source=sources(), lanes=st.integers(1, 6), passes=st.integers(1, 2))
@@ -166,7 +168,9 @@ def test_a_lane_draws_the_rows_of_each_data_set_in_order_without_a_gap(source: d
     size=st.integers(1, 300),
     seed=st.integers(0, 99),
 )
-def test_every_prefix_of_a_lane_is_within_two_records_of_its_share(weights: list[int], lanes: int, size: int, seed: int) -> None:
+def test_every_prefix_of_a_lane_is_within_two_records_of_its_share(
+    weights: list[int], lanes: int, size: int, seed: int
+) -> None:
     # within one from the start of a period; a lane starts in the middle of one, so both ends may be off by less than one
     names = [f"d{i}" for i in range(len(weights))]
     mixture = {n: float(w) for n, w in zip(names, weights, strict=True)}
@@ -196,7 +200,9 @@ def test_phases_change_the_shares_at_their_place_and_positions_go_on() -> None:
 
 
 def test_weight_0_is_never_drawn_and_its_data_set_may_be_empty() -> None:
-    source = StaticMixtureWorkSource([planned("a", 5), Planned("none", unit_table([]))], {"a": 1, "none": 0}, stop_after_passes=2)
+    source = StaticMixtureWorkSource(
+        [planned("a", 5), Planned("none", unit_table([]))], {"a": 1, "none": 0}, stop_after_passes=2
+    )
     plan = source.plan(3)
     assert {n for lane in range(3) for n, _, _ in lane_records(plan, lane)} == {"a"}
 

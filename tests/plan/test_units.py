@@ -15,9 +15,7 @@ shards = st.lists(st.lists(st.integers(0, 50), max_size=5), min_size=0, max_size
 def test_the_table_lists_every_row_of_every_shard_once(per_shard: list[list[int]]) -> None:
     table = unit_table([(np.array(rows, dtype=np.int64), np.array(rows, dtype=np.int64) * 8) for rows in per_shard])
     found = [
-        (int(s), int(f) + i)
-        for s, f, n in zip(table.shard, table.first_row, table.rows, strict=True)
-        for i in range(int(n))
+        (int(s), int(f) + i) for s, f, n in zip(table.shard, table.first_row, table.rows, strict=True) for i in range(int(n))
     ]
     assert found == [(s, i) for s, rows in enumerate(per_shard) for i in range(sum(rows))]
     assert table.total_rows == len(found)

@@ -325,7 +325,8 @@ class Lane:
     def _check_replayed(self) -> None:
         if self._skip:
             raise CheckpointError(
-                f"lane {self.number} has {self.state.delivered - self._skip} sequences in window {self.state.window}, the state says {self.state.delivered}",
+                f"lane {self.number} has {self.state.delivered - self._skip} sequences in window {self.state.window}, "
+                f"the state says {self.state.delivered}",
                 hint="the data or a library changed since the state was saved",
             )
 

@@ -71,10 +71,7 @@ def measure(
             continue
         with at(dataset=dataset.name):
             group = sample(dataset, columns, number, samples)
-            if count is not None:
-                tokens = sum(int(count(row)) for row in groups.iter_rows(group))
-            else:
-                tokens = _tokens(group, bound, counter)
+            tokens = sum(int(count(row)) for row in groups.iter_rows(group)) if count else _tokens(group, bound, counter)
         found[dataset.name] = max(tokens, 1) / len(group)
     return found
 

@@ -24,8 +24,8 @@ from zephon.errors import InternalError, ZephonError
 log = logging.getLogger("zephon.engine")
 
 _READY_AHEAD = 8 << 20
-"""Bytes of finished sequences beyond which nothing more is started once every lane has two steps: memory that is used again soon stays in the
-processor's caches."""
+"""Bytes of finished sequences beyond which nothing more is started once every lane has two steps: memory that is used again
+soon stays in the processor's caches."""
 
 
 class Delivery(NamedTuple):

@@ -134,7 +134,8 @@ def load_state(state: Mapping[str, Any], *, recipe: Mapping[str, Any], owned: Se
         )
     if state["fingerprint"] != fingerprint(recipe):
         raise CheckpointError(
-            f"the state was saved with recipe {state['fingerprint']}, this pipeline is {fingerprint(recipe)}: {_differences(saved, recipe)}",
+            f"the state was saved with recipe {state['fingerprint']}, this pipeline is {fingerprint(recipe)}: "
+            + _differences(saved, recipe),
             hint="restore with the recipe that the state was saved with",
         )
     missing = [lane for lane in owned if str(lane) not in state["lanes"]]

@@ -82,7 +82,10 @@ class Reservoir:
         return rest
 
     def _swap(self, numbers: I64, limits: I64, held: npt.NDArray[np.bool_]) -> I64:
-        """Put the numbers into places one after the other, those that are `held` into new ones, the others into random ones; what was in these."""
+        """Put the numbers into places one after the other; what was in the places that were not new.
+
+        Those that are `held` open a new place, the others go to random ones.
+        """
         if not len(numbers):
             return numbers
         places = np.where(held, limits - 1, keys.uniform_below(self._draw_key, numbers, limits))
