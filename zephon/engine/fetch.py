@@ -93,7 +93,7 @@ class Fetcher:
             return groups.empty_group(with_provenance(self.schema)), losses
         group = groups.concat(parts)
         place = np.concatenate(places)
-        if len(parts) > 1:
+        if (place[1:] < place[:-1]).any():
             group = groups.take(group, np.argsort(place, kind="stable"))
         return group, losses
 
@@ -105,10 +105,8 @@ class Fetcher:
             out = bundle.excluded[offset]
             good &= ~out
             losses.drop("source", "excluded", {component: int(out.sum())})
-        for i, o in enumerate(offset.tolist()):
-            error = bundle.bad.get(o) if good[i] else None
-            if error is None:
-                continue
+        for i in np.flatnonzero(good & np.isin(offset, list(bundle.bad))).tolist():
+            error = bundle.bad[int(offset[i])]
             if self.policy == "raise":
                 raise error
             good[i] = False
