@@ -36,7 +36,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", action="append", choices=list(YARDSTICKS), help="this one (may be given several times)")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="little data: to see that everything works; README.md stays as it is")
+    parser.add_argument(
+        "--quick", action="store_true", help="little data: to see that everything works; README.md stays as it is"
+    )
     parser.add_argument("--folder", type=Path, help="keep made data here, for the next run")
     given = parser.parse_args()
     began = time.monotonic()
@@ -59,11 +61,25 @@ def main() -> int:
 def run(name: str, folder: Path, out: Path, repeats: int, quick: bool) -> dict[str, Any]:
     """One script's results, or `{"failed": why}`."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--repeats", str(repeats), "--folder", str(folder), "--json", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        f"benchmarks.{name}",
+        "--repeats",
+        str(repeats),
+        "--folder",
+        str(folder),
+        "--json",
+        str(out),
+    ]
     began = time.monotonic()
     try:
         done = subprocess.run(
-            [*command, *(["--quick"] if quick else [])], cwd=HERE.parent, timeout=YARDSTICKS[name], capture_output=True, text=True
+            [*command, *(["--quick"] if quick else [])],
+            cwd=HERE.parent,
+            timeout=YARDSTICKS[name],
+            capture_output=True,
+            text=True,
         )
     except subprocess.TimeoutExpired:
         return {"failed": f"not done after {YARDSTICKS[name]} s"}
@@ -78,12 +94,16 @@ def report(parts: dict[str, dict[str, Any]], seconds: float) -> str:
     """The table, what it was measured on, and warnings."""
     lines = [table([result for part in parts.values() for result in part.get("results", ())]), ""]
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "pyarrow", "tokenizers"))
-    lines.append(f"{time.strftime('%Y-%m-%d')}, two cores, {platform.machine()}, Python {platform.python_version()}, {versions}; {seconds:.0f} s in all.")
+    lines.append(
+        f"{time.strftime('%Y-%m-%d')}, two cores, {platform.machine()}, Python {platform.python_version()}, {versions}; {seconds:.0f} s in all."
+    )
     for name, part in parts.items():
         if "failed" in part:
             lines.append(f"**{name} failed**: {part['failed']}")
         elif part["machine"]["cores_used_elsewhere"] >= 0.15:
-            lines.append(f"{name}: others used {part['machine']['cores_used_elsewhere']:.2f} cores meanwhile; look at the CPU ratio.")
+            lines.append(
+                f"{name}: others used {part['machine']['cores_used_elsewhere']:.2f} cores meanwhile; look at the CPU ratio."
+            )
     return "\n".join(lines)
 
 

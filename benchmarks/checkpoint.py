@@ -80,7 +80,14 @@ def _every_step(make: Any, setting: Setting) -> Result:
         return float(steps)
 
     without, with_them = alternate(lambda: run(False), lambda: run(True), repeats=setting.repeats)
-    return costs("step with a checkpoint each (bare: without)", without, with_them, unit="ms/step", scale=1e3, note="8 lanes, token lists")
+    return costs(
+        "step with a checkpoint each (bare: without)",
+        without,
+        with_them,
+        unit="ms/step",
+        scale=1e3,
+        note="8 lanes, token lists",
+    )
 
 
 def _restore(what: str, make: Callable[[], Pipeline], lanes: int, repeats: int) -> Result:

@@ -73,7 +73,9 @@ def alternate(*calls: Callable[[], float], repeats: int) -> list[list[Timed]]:
     return [list(column) for column in zip(*rounds, strict=True)]
 
 
-def rates(what: str, bare: Sequence[Timed], ours: Sequence[Timed], *, unit: str, at_least: float | None = None, note: str = "") -> Result:
+def rates(
+    what: str, bare: Sequence[Timed], ours: Sequence[Timed], *, unit: str, at_least: float | None = None, note: str = ""
+) -> Result:
     """Throughputs; the ratio is ours / bare, so more is better."""
     ratio = [(o.work / o.wall) / (b.work / b.wall) for o, b in zip(ours, bare, strict=True)]
     cpu = statistics.median((o.work / max(o.cpu, 1e-9)) / (b.work / max(b.cpu, 1e-9)) for o, b in zip(ours, bare, strict=True))
@@ -94,7 +96,14 @@ def rates(what: str, bare: Sequence[Timed], ours: Sequence[Timed], *, unit: str,
 
 
 def costs(
-    what: str, bare: Sequence[Timed], ours: Sequence[Timed], *, unit: str, scale: float, at_most: float | None = None, note: str = ""
+    what: str,
+    bare: Sequence[Timed],
+    ours: Sequence[Timed],
+    *,
+    unit: str,
+    scale: float,
+    at_most: float | None = None,
+    note: str = "",
 ) -> Result:
     """Seconds per piece of work, times `scale`; the ratio is ours / bare, so less is better."""
     ratio = [(o.wall / o.work) / (b.wall / b.work) for o, b in zip(ours, bare, strict=True)]
@@ -161,7 +170,9 @@ def script(measure: Callable[[Setting], list[Result]]) -> None:
     if machine.warning:
         print(f"NOTE: {machine.warning}")
     if given.json is not None:
-        given.json.write_text(json.dumps({"results": [asdict(r) for r in results], "machine": machine.report()}, ensure_ascii=False))
+        given.json.write_text(
+            json.dumps({"results": [asdict(r) for r in results], "machine": machine.report()}, ensure_ascii=False)
+        )
 
 
 def settle() -> None:

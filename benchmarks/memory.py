@@ -37,7 +37,9 @@ def measure(setting: Setting) -> list[Result]:
             printed, _ = running.communicate()
             seen: dict[str, float] = json.loads(printed)
             note = f"{seen['bytes_ahead']:.0f} MB of sequences and tasks at most"
-            results.append(value(f"peak RSS, {what}, budget {budget} MiB", seen["peak"], "MB", at_most=_allowed(budget), note=note))
+            results.append(
+                value(f"peak RSS, {what}, budget {budget} MiB", seen["peak"], "MB", at_most=_allowed(budget), note=note)
+            )
             results.append(value(f"RSS at the end / before, {what}, budget {budget} MiB", seen["growth"], "", at_most=_FLAT))
     return results
 

@@ -22,7 +22,9 @@ def measure(setting: Setting) -> list[Result]:
 
 
 def _padding(what: str, pipeline: Pipeline, windows: int) -> Result:
-    pipeline.pack_flat(max_length=2048, algorithm="wrap", pad_token_id=0).shuffle(buffer_size=1024).batch(_LOOK).options(workers=CORES)
+    pipeline.pack_flat(max_length=2048, algorithm="wrap", pad_token_id=0).shuffle(buffer_size=1024).batch(_LOOK).options(
+        workers=CORES
+    )
     for _ in pipeline:
         if pipeline.checkpoint()["lanes"]["0"][0] >= windows:
             break

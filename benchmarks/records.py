@@ -45,9 +45,19 @@ def measure(setting: Setting) -> list[Result]:
         lambda: ours(_file(path), "threads"),
         repeats=setting.repeats,
     )
-    labels = [("memory", 0, "`Table.take`, in random order as ours"), ("Parquet", 3, "`ParquetFile.iter_batches`, in file order")]
+    labels = [
+        ("memory", 0, "`Table.take`, in random order as ours"),
+        ("Parquet", 3, "`ParquetFile.iter_batches`, in file order"),
+    ]
     return [
-        costs(f"fetch + batch({_BATCH}) from {where}, {runner}", made[at], made[at + n], unit="µs/record", scale=1e6, note=f"bare: {note}")
+        costs(
+            f"fetch + batch({_BATCH}) from {where}, {runner}",
+            made[at],
+            made[at + n],
+            unit="µs/record",
+            scale=1e6,
+            note=f"bare: {note}",
+        )
         for where, at, note in labels
         for n, runner in ((1, "inline"), (2, "threads"))
     ]

@@ -29,9 +29,17 @@ def measure(setting: Setting) -> list[Result]:
         pipeline = Pipeline(source).map(count_words).batch(64).options(runner=runner, workers=CORES)
         return float(sum(len(batch.group) - batch.empty for batch in pipeline))
 
-    inline, threads, processes = alternate(*(partial(run, name) for name in ("inline", "threads", "processes")), repeats=setting.repeats)
+    inline, threads, processes = alternate(
+        *(partial(run, name) for name in ("inline", "threads", "processes")), repeats=setting.repeats
+    )
     return [
-        rates("map in Python, threads (bare: inline)", inline, threads, unit="records/s", note="one interpreter lock: 1 is the best"),
+        rates(
+            "map in Python, threads (bare: inline)",
+            inline,
+            threads,
+            unit="records/s",
+            note="one interpreter lock: 1 is the best",
+        ),
         rates("map in Python, processes (bare: inline)", inline, processes, unit="records/s", note="2 is the best"),
     ]
 

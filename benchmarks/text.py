@@ -53,7 +53,9 @@ def measure(setting: Setting) -> list[Result]:
 
     one, pool, mine = alternate(own_threads, thread_pool, ours, repeats=setting.repeats)
     assert one[0].work == pool[0].work == mine[0].work, "not the same work"
-    bare, way = min((one, "its own threads"), (pool, "a thread pool"), key=lambda side: sorted(t.wall for t in side[0])[len(one) // 2])
+    bare, way = min(
+        (one, "its own threads"), (pool, "a thread pool"), key=lambda side: sorted(t.wall for t in side[0])[len(one) // 2]
+    )
     note = f"bare: `encode_batch_fast` with {way}"
     return [rates("text pipeline, threads", bare, mine, unit="tokens/s", at_least=0.9, note=note)]
 

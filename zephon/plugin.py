@@ -22,6 +22,7 @@ from zephon.errors import DataError, PluginError, RecipeError, at
 __all__ = [
     "Accumulator",
     "Apply",
+    "CountsTokens",
     "DataError",
     "Decision",
     "Drops",
