@@ -165,3 +165,9 @@ def test_a_bad_json_line_costs_that_line_only(tmp_path: Path) -> None:
         f"line {i}" for i in range(50) if i != 20
     )
     assert json.loads((tmp_path / "bad.jsonl").read_text())["row"] == 20
+
+
+def test_an_endless_run_that_leaves_out_everything_is_an_error_and_not_a_silent_loop(runner: str) -> None:
+    endless = replace(GOOD, steps=(Fragile(bad=tuple(range(40))),), passes=None, exhausted=None)
+    with pytest.raises(DataError, match="gave no sequence.*fragile: failed: ValueError"):
+        list(endless.pipeline(runner=runner, workers=2, on_error="skip"))

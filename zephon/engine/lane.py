@@ -18,7 +18,7 @@ from zephon.engine.faults import Losses
 from zephon.engine.ledger import Ledger, decision_counts, delivered_counts
 from zephon.engine.stages import INDEX, Level, Note, Report
 from zephon.engine.state import LaneState
-from zephon.errors import CheckpointError, Where, ZephonError
+from zephon.errors import CheckpointError, DataError, Where, ZephonError
 from zephon.keys import U64, mix, mix_array
 from zephon.plan.source import Chunk, Plan
 from zephon.plugin import Decision, LaneWindow
@@ -121,6 +121,8 @@ class Lane:
         self._replayed_digest = 0
         self._position = 0
         self._out_window = start.window
+        self._barren = 0
+        """Records drawn in windows that gave no sequence, since the last one that did."""
 
     # ---------------------------------------------------------------------------------------------- submitting
 
@@ -253,6 +255,7 @@ class Lane:
         if level == self._last:
             self._check_replayed()
             self._ready.append(mark)
+            self._check_barren()
             self._out_window, self._position = self._out_window + 1, 0
             self.ended = self.ended or mark is Mark.END
             return
@@ -320,6 +323,18 @@ class Lane:
                 f"lane {self.number} does not replay as it was: the digest of window {self.state.window} is "
                 f"{self._replayed_digest:016x}, the state says {self.state.window_digest:016x}",
                 hint="the data or a library changed since the state was saved",
+            )
+
+    def _check_barren(self) -> None:
+        """An endless lane whose records are all left out would look for a sequence for ever."""
+        context = self._context
+        self._barren = 0 if self._position else self._barren + context.window_chunks * context.plan.chunk_size
+        if self._chunks is None and self._barren > 2 * context.plan.rows_per_pass(self.number):
+            reasons = sorted({f"{operator}: {reason}" for operator, reason in context.ledger.losses.rows})
+            raise DataError(
+                f"the last {self._barren:,} records of lane {self.number}, two whole passes and more, gave no sequence "
+                f"({'; '.join(reasons) or 'operators made no rows of them'})",
+                hint="an operator leaves out everything: see pipeline.accounting()",
             )
 
     def _check_replayed(self) -> None:

@@ -145,6 +145,14 @@ class Plan:
             ends.append(1 + source.max_repeats)
         return min(ends) * rows.total_rows if ends else None
 
+    def rows_per_pass(self, lane: int) -> int:
+        """At least how many records the lane draws until it had each of its rows once."""
+        shares = self._phases[-1][0].seats / self._phases[-1][0].size
+        each = [
+            rows.lane_rows(lane, 1) / share for rows, share in zip(self.rows, shares, strict=True) if rows is not None and share
+        ]
+        return int(max(each, default=0)) + 1
+
     def open_bytes(self, lanes: int) -> int:
         """About what the stripes weigh that this many lanes have open at a time."""
         total = 0.0
