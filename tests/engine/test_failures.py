@@ -169,5 +169,5 @@ def test_a_bad_json_line_costs_that_line_only(tmp_path: Path) -> None:
 
 def test_an_endless_run_that_leaves_out_everything_is_an_error_and_not_a_silent_loop(runner: str) -> None:
     endless = replace(GOOD, steps=(Fragile(bad=tuple(range(40))),), passes=None, exhausted=None)
-    with pytest.raises(DataError, match="gave no sequence.*fragile: failed: ValueError"):
+    with pytest.raises(DataError, match=r"gave no sequence.*fragile: failed: ValueError"):
         list(endless.pipeline(runner=runner, workers=2, on_error="skip"))

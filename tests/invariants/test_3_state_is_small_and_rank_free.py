@@ -161,8 +161,7 @@ def test_state_is_valid_at_any_moment_and_loads_as_itself() -> None:
     moments = [pipeline.checkpoint()]
     batches = iter(pipeline)
     moments.append(pipeline.checkpoint())
-    for _ in batches:
-        moments.append(pipeline.checkpoint())
+    moments.extend(pipeline.checkpoint() for _ in batches)
     moments.append(pipeline.checkpoint())
     assert moments[0] == moments[1]
     assert moments[-1] == moments[-2]
