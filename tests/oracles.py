@@ -20,7 +20,9 @@ def flat_line(unit_rows: Sequence[int], passes: int, *, units_key: int | None, r
     for pass_index in range(passes):
         order = list(range(len(unit_rows)))
         if units_key is not None and len(unit_rows) > 1:
-            order = keys.permutation(keys.key(units_key, pass_index if reshuffle else 0), len(unit_rows)).tolist()
+            first = (pass_index if reshuffle else 0) * len(unit_rows)
+            noise = [int(keys.hashes(units_key, [first + unit])[0]) for unit in range(len(unit_rows))]
+            order = sorted(range(len(unit_rows)), key=lambda unit: noise[unit])
         line += [(pass_index, unit, row) for unit in order for row in range(unit_rows[unit])]
     return line
 

@@ -12,10 +12,11 @@ from collections import OrderedDict
 
 import numpy as np
 
-from zephon.keys import I64, hashes, key, permutation
+from zephon.keys import I64, hashes, key
 from zephon.plan.units import UnitTable
 
 _KEPT = 256
+_MATRIX = 1 << 20
 
 
 class ComponentRows:
@@ -109,24 +110,41 @@ class ComponentRows:
         row = np.empty_like(flat)
         if len(self.table) == 1:
             return pass_index, np.zeros_like(flat), position
-        for number in np.unique(pass_index):
-            order, ends = self._pass_order(int(number))
+        passes = np.unique(pass_index)
+        if len(passes) > 1 and len(passes) * len(self.table) <= _MATRIX:
+            return pass_index, *self._resolve_many(pass_index, position, passes)
+        for number in passes.tolist():
+            order, ends = self._pass_order(number)
             here = pass_index == number
             slot = np.searchsorted(ends, position[here], side="right")
             unit[here] = order[slot]
             row[here] = position[here] - (ends[slot] - self.table.rows[order[slot]])
         return pass_index, unit, row
 
+    def _resolve_many(self, pass_index: I64, position: I64, passes: I64) -> tuple[I64, I64]:
+        """The same for many passes over few units at once: all their orders as one matrix, laid end to end for one search."""
+        orders = self._unit_orders(passes)
+        lengths = self.table.rows[orders]
+        ends = (np.cumsum(lengths, axis=1) + np.arange(len(passes))[:, None] * self.total_rows).ravel()
+        place = np.searchsorted(passes, pass_index) * self.total_rows + position
+        slot = np.searchsorted(ends, place, side="right")
+        return orders.ravel()[slot], place - (ends[slot] - lengths.ravel()[slot])
+
+    def _unit_orders(self, passes: I64) -> I64:
+        """int64[P, U]: the order of the units in each of these passes, by the hashes of (pass, unit)."""
+        size = len(self.table)
+        units = np.arange(size, dtype=np.uint64)
+        if self._units_key is None:
+            return np.tile(units.astype(np.int64), (len(passes), 1))
+        rounds = passes.astype(np.uint64) if self._reshuffle else np.zeros(len(passes), dtype=np.uint64)
+        noise = hashes(self._units_key, (rounds[:, None] * np.uint64(size) + units).ravel()).reshape(len(passes), size)
+        return np.argsort(noise, axis=1, kind="stable").astype(np.int64, copy=False)
+
     def _pass_order(self, pass_index: int) -> tuple[I64, I64]:
         cached = self._passes.get(pass_index)
         if cached is not None:
             return cached
-        size = len(self.table)
-        order = (
-            np.arange(size)
-            if self._units_key is None
-            else permutation(key(self._units_key, pass_index if self._reshuffle else 0), size)
-        )
+        order = self._unit_orders(np.array([pass_index], dtype=np.int64))[0]
         made = order, np.cumsum(self.table.rows[order])
         self._passes[pass_index] = made
         if len(self._passes) > 4:
