@@ -41,7 +41,7 @@ def measure(setting: Setting) -> list[Result]:
 
 
 def _packed(pipeline: Pipeline, lanes: int) -> Pipeline:
-    pipeline.pack_flat(max_length=2048, algorithm="wrap", pad_token_id=0).shuffle(buffer_size=512 // lanes).batch(8)
+    pipeline.pack_flat(max_length=2048, algorithm="wrap", pad_token_id=0).shuffle(buffer_size=max(8, 64 // lanes)).batch(8)
     return pipeline.options(lanes=lanes, workers=CORES)
 
 
@@ -91,38 +91,40 @@ def _every_step(make: Any, setting: Setting) -> Result:
 
 
 def _restore(what: str, make: Callable[[], Pipeline], lanes: int, repeats: int) -> Result:
-    """From a state late in the second window until each lane has delivered again, beside a run of the first window of all lanes."""
+    """From a state late in the second window until each lane has delivered again, beside a run of a window of all lanes (of mean length)."""
+    first, second = _window_ends(make(), lanes)
+    steps = second // 2
+    state = _run(make(), lanes, int(first + (second - first) * _CUT))
+    running, restoring = alternate(
+        lambda: bool(_run(make(), lanes, steps)), lambda: bool(_run(make().restore(state), lanes, 1)), repeats=repeats
+    )
+    note = f"about {steps * 8:,} sequences per lane and window"
+    label = f"restore, {what}, {lanes} lanes (bare: running one window)"
+    return costs(label, running, restoring, unit="s", scale=1.0, at_most=1.0, note=note)
 
-    def window() -> float:
-        pipeline = make()
-        batches = iter(pipeline)
-        steps = 0
-        while min(_windows(pipeline)) < 1:
-            _step(batches, lanes)
-            steps += 1
-        batches.close()  # type: ignore[attr-defined]
-        sizes.append(steps)
-        return 1.0
 
-    def restore() -> float:
-        pipeline = make().restore(state)
-        batches = iter(pipeline)
-        _step(batches, lanes)
-        batches.close()  # type: ignore[attr-defined]
-        return 1.0
-
-    sizes: list[int] = []
-    window()
-    pipeline = make()
+def _run(pipeline: Pipeline, lanes: int, steps: int) -> dict[str, Any]:
+    """The state after so many steps."""
     batches = iter(pipeline)
-    for _ in range(int(sizes[0] * (1 + _CUT))):
+    for _ in range(steps):
         _step(batches, lanes)
     state = pipeline.checkpoint()
     batches.close()  # type: ignore[attr-defined]
-    running, restoring = alternate(window, restore, repeats=repeats)
-    note = f"about {sizes[0] * 8:,} sequences per lane and window"
-    label = f"restore, {what}, {lanes} lanes (bare: running one window)"
-    return costs(label, running, restoring, unit="s", scale=1.0, at_most=1.0, note=note)
+    return state
+
+
+def _window_ends(pipeline: Pipeline, lanes: int) -> list[int]:
+    """After how many steps every lane has delivered all of its first window, and of its second."""
+    batches = iter(pipeline)
+    ends: list[int] = []
+    steps = 0
+    while len(ends) < 2:
+        _step(batches, lanes)
+        if min(_windows(pipeline)) > len(ends):
+            ends.append(steps)  # this step went on to the next window already
+        steps += 1
+    batches.close()  # type: ignore[attr-defined]
+    return ends
 
 
 def _windows(pipeline: Pipeline) -> list[int]:

@@ -25,8 +25,7 @@ class Text:
     @cached_property
     def documents(self) -> list[str]:
         """All texts, in memory."""
-        made: list[str] = pq.read_table(self.parquet, columns=["text"]).column("text").to_pylist()
-        return made
+        return [str(t) for t in pq.read_table(self.parquet, columns=["text"]).column("text").to_pylist()]
 
 
 def text(folder: Path, megabytes: int) -> Text:

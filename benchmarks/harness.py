@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 CORES = 2
 """All yardsticks run on so many cores, whatever the machine has: the goals are stated for two."""

@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from benchmarks.data import documents_of_tokens_file, text
 from benchmarks.harness import CORES, Result, Setting, script, settle, value
@@ -68,7 +68,9 @@ def child(argv: list[str]) -> None:
     pipeline = Pipeline(Dataset.from_path("data", given.data))
     if given.tokenizer is not None:
         pipeline.tokenize(tokenizer_id=str(given.tokenizer))
-    pipeline.pack_flat(max_length=2048, algorithm="wrap", pad_token_id=0).shuffle(buffer_size=1024).batch(8)
+    pipeline.pack_flat(max_length=2048, algorithm="wrap", pad_token_id=0).shuffle(buffer_size=128).batch(
+        8
+    )  # so small that it is full early on
     pipeline.options(lanes=8, workers=CORES, max_bytes=given.budget << 20)
     watch = Watch(given.seconds)
     watch.start()

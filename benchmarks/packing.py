@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from benchmarks.data import documents_of_tokens
 from benchmarks.harness import Result, Setting, alternate, rates, script
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
+from zephon.options import RunnerName
 
 _AT_ONCE = 4000
 """Documents per call of numpy.concatenate: about 2 million tokens."""
@@ -16,7 +19,7 @@ def measure(setting: Setting) -> list[Result]:
     """Tokens per second, from the first record planned to the last batch delivered."""
     documents = documents_of_tokens(10_000 if setting.quick else 200_000)
     source = StaticMixtureWorkSource([Dataset.from_records("documents", documents)], seed=1, stop_after_passes=1)
-    column = documents["input_ids"].combine_chunks()
+    column: Any = documents["input_ids"].combine_chunks()
     values, offsets = column.values.to_numpy(), column.offsets.to_numpy()
     arrays = np.split(values, offsets[1:-1])
     shuffled = [arrays[i] for i in np.random.default_rng(1).permutation(len(arrays))]
@@ -24,7 +27,7 @@ def measure(setting: Setting) -> list[Result]:
     def bare() -> float:
         return float(sum(len(np.concatenate(shuffled[i : i + _AT_ONCE])) for i in range(0, len(shuffled), _AT_ONCE)))
 
-    def ours(runner: str) -> float:
+    def ours(runner: RunnerName) -> float:
         made = (
             Pipeline(source)
             .pack_flat(max_length=2048, algorithm="wrap", pad_token_id=0)

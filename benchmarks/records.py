@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 from benchmarks.data import small_records, small_records_file
 from benchmarks.harness import Result, Setting, alternate, costs, script
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
+from zephon.options import RunnerName
 
 _BATCH = 64
 _AT_ONCE = 32_768
@@ -32,7 +34,7 @@ def measure(setting: Setting) -> list[Result]:
     def scan() -> float:
         return float(sum(len(batch) for batch in pq.ParquetFile(path).iter_batches(batch_size=_BATCH)))
 
-    def ours(source: StaticMixtureWorkSource, runner: str) -> float:
+    def ours(source: StaticMixtureWorkSource, runner: RunnerName) -> float:
         pipeline = Pipeline(source).batch(_BATCH).options(runner=runner, workers=2)
         return float(sum(len(batch.group) for batch in pipeline))
 
@@ -63,7 +65,7 @@ def measure(setting: Setting) -> list[Result]:
     ]
 
 
-def _order(records: pa.Table) -> pa.Array:
+def _order(records: pa.Table) -> Any:
     """The order in which ours gives them: any shuffled order that visits blocks one after the other costs the same."""
     blocks = np.array_split(np.arange(len(records)), max(1, len(records) // _AT_ONCE))
     random = np.random.default_rng(1)

@@ -8,6 +8,9 @@ from typing import Any
 from benchmarks.data import text
 from benchmarks.harness import CORES, Result, Setting, alternate, rates, script
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
+from zephon.options import RunnerName
+
+_RUNNERS: tuple[RunnerName, ...] = ("inline", "threads", "processes")
 
 
 def count_words(record: dict[str, Any]) -> dict[str, Any]:
@@ -23,15 +26,13 @@ def measure(setting: Setting) -> list[Result]:
     """Records per second over one pass, the start of the workers included (once per run: a second or so for processes)."""
     made = text(setting.folder, 2 if setting.quick else 24)
 
-    def run(runner: str) -> float:
+    def run(runner: RunnerName) -> float:
         # chunks that are small beside the data, so that both workers have something to do
         source = StaticMixtureWorkSource([Dataset.from_path("text", made.parquet)], seed=1, stop_after_passes=1, chunk_size=64)
         pipeline = Pipeline(source).map(count_words).batch(64).options(runner=runner, workers=CORES)
         return float(sum(len(batch.group) - batch.empty for batch in pipeline))
 
-    inline, threads, processes = alternate(
-        *(partial(run, name) for name in ("inline", "threads", "processes")), repeats=setting.repeats
-    )
+    inline, threads, processes = alternate(*(partial(run, name) for name in _RUNNERS), repeats=setting.repeats)
     return [
         rates(
             "map in Python, threads (bare: inline)",

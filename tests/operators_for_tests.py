@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zephon.plugin import Drops, Operator, Outcome, groups
+from zephon.plugin import DataError, Decision, Drops, LaneWindow, Operator, Outcome, SelectOperator, StatefulOperator, groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +164,99 @@ class Fragile(Operator):
             return group
 
         return apply
+
+
+class Odd(Exception):
+    """One that does not survive pickling."""
+
+    def __init__(self, *, lock: object) -> None:
+        super().__init__("odd")
+        self.lock = lock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raises(Operator):
+    """Fails on the record of this `id`, in a way of its choice."""
+
+    name: ClassVar[str] = "raises"
+    bad: int
+    how: str
+
+    def inputs(self) -> tuple[str, ...]:
+        return ("id",)
+
+    def bind(self) -> Any:
+        if self.how == "in bind":
+            raise KeyError("vocabulary")
+        return self.apply
+
+    def apply(self, group: pa.RecordBatch) -> Any:
+        if self.bad in groups.ints(group, "id").tolist():
+            if self.how == "lines":
+                raise ValueError("first line\nsecond line")
+            if self.how == "odd":
+                raise Odd(lock=threading.Lock())
+            if self.how == "ours":
+                raise DataError("not wanted", hint="leave it out")
+            if self.how == "result":
+                return {"not": "a group"}
+            if self.how == "exit":
+                raise SystemError("deep")
+            return 1 // 0
+        return group
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadAccumulator(StatefulOperator):
+    """Fails when it sees or flushes a group."""
+
+    name: ClassVar[str] = "bad_accumulator"
+    when: str
+
+    def accumulator(self, where: LaneWindow) -> Any:
+        return _Bad(self.when)
+
+    def bind(self) -> Any:
+        def gather(rows: pa.RecordBatch, sources: Any) -> pa.RecordBatch:
+            raise RuntimeError("can't gather")
+
+        return gather
+
+
+class _Bad:
+    nbytes = 0
+
+    def __init__(self, when: str) -> None:
+        self.when = when
+
+    def add(self, group: pa.RecordBatch, number: int) -> Iterable[Decision]:
+        if self.when == "add":
+            raise RuntimeError("can't add")
+        if self.when == "gather":
+            source = groups.make_list(np.arange(len(group) + 1), np.full(len(group), number, np.int32))
+            yield Decision(pa.RecordBatch.from_arrays([source], names=[groups.SOURCE]), {number: group})
+
+    def flush(self) -> Iterable[Decision]:
+        if self.when == "flush":
+            raise RuntimeError("can't flush")
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadSelector(SelectOperator):
+    """Chooses a row twice."""
+
+    name: ClassVar[str] = "bad_selector"
+
+    def selector(self, where: LaneWindow) -> Any:
+        class Twice:
+            def add(self, rows: pa.RecordBatch) -> Any:
+                return np.array([0, 0])
+
+            def flush(self) -> Any:
+                return np.array([], dtype=np.int64)
+
+        return Twice()
 
 
 def dropped(group: pa.RecordBatch, rows: Any, reason: str) -> Drops:

@@ -163,7 +163,9 @@ class Drops:
     rows: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     """reason → indices of input rows that gave no output."""
     tokens: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    """reason → {component: tokens dropped}."""
+    """reason → {component: tokens dropped}. Where a reason has rows and no tokens, the tokens of these rows are counted."""
+    records: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """reason → {component: records dropped}, for an accumulator that drops records of groups before the last one."""
 
 
 @dataclass(frozen=True)

@@ -53,18 +53,25 @@ def plain(value: Any) -> Any:
     if isinstance(value, types.FunctionType | types.MethodType | types.BuiltinFunctionType):
         return function_recipe(value)
     if isinstance(value, type):
-        return f"{value.__module__}.{value.__qualname__}"
+        return _type_name(value)
     if isinstance(value, pa.DataType | pa.Schema) or type(value).__name__ == "Expression":
         return str(value)
     if is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)} | {"type": type(value).__qualname__}
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)} | {
+            "type": type(value).__qualname__.rpartition("<locals>.")[2]
+        }
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         return value.item()
     # an object of the user's: its type and, where it is plain data, its attributes; never its address
     state = (
         {k: v for k, v in vars(value).items() if isinstance(v, str | int | float | bool)} if hasattr(value, "__dict__") else {}
     )
-    return {"type": f"{type(value).__module__}.{type(value).__qualname__}", "state": plain(state)}
+    return {"type": _type_name(type(value)), "state": plain(state)}
+
+
+def _type_name(kind: type) -> str:
+    # a class that is defined in a function loses the function's name on its way to another process
+    return f"{kind.__module__}.{kind.__qualname__.rpartition('<locals>.')[2]}"
 
 
 def function_recipe(function: Callable[..., Any]) -> Any:

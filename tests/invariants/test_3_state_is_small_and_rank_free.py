@@ -136,8 +136,8 @@ def test_worker_processes_resume_too() -> None:
 
 def test_the_offset_of_a_resume_is_used_up_by_the_first_pass() -> None:
     recipe = Recipe(data=(("a", tuple(range(100))),), weights=(1,), lanes=4, per_step=1, passes=3, exhausted="redistribute")
-    first = drive(recipe, Topology(), steps=20, max_steps=75)
-    second = drive(recipe, Topology(world=2), steps=100, state=first.state, max_steps=75)
+    first = drive(recipe, Topology(), steps=20, max_steps=80)
+    second = drive(recipe, Topology(world=2), steps=100, state=first.state, max_steps=80)
     rows = [row for part in (first, second) for rows in part.steps.values() for row in rows]
     for turn in range(3):
         assert sorted(row["id"] for row in rows if row["_pass"] == turn) == list(range(100))

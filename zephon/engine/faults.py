@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from zephon import groups
+from zephon.engine.counts import Counts, add_counts, difference, has_documents, record_counts
 from zephon.errors import Where, ZephonError, wrap
 from zephon.plugin import Drops, Outcome, at
 
@@ -36,11 +36,16 @@ class Failure:
 
 @dataclass
 class Losses:
-    """Rows and tokens left out, by (operator, reason) and component; rows that operators added; and failures to report."""
+    """Rows and tokens that came in, were added or left out, by (operator, reason) and component; and failures to report."""
 
-    rows: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
-    tokens: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
-    added: dict[str, dict[int, int]] = field(default_factory=dict)
+    rows: dict[tuple[str, str], Counts] = field(default_factory=dict)
+    tokens: dict[tuple[str, str], Counts] = field(default_factory=dict)
+    added: dict[str, Counts] = field(default_factory=dict)
+    """Rows, by operator."""
+    tokens_in: Counts = field(default_factory=dict)
+    """Tokens of documents that came tokenised from the source, or that a tokenizer made."""
+    tokens_added: dict[str, Counts] = field(default_factory=dict)
+    """Tokens by which an operator made tokenised documents longer, or copied them."""
     failures: list[Failure] = field(default_factory=list)
 
     def drop(self, operator: str, reason: str, rows: Mapping[int, int], tokens: Mapping[int, int] | None = None) -> None:
@@ -50,42 +55,38 @@ class Losses:
 
     def add(self, other: Losses) -> None:
         """Count what `other` counts, too."""
-        for name, counts in other.rows.items():
-            _add(self.rows, name, counts)
-        for name, counts in other.tokens.items():
-            _add(self.tokens, name, counts)
-        for operator, counts in other.added.items():
-            _add(self.added, operator, counts)
+        for mine, others in ((self.rows, other.rows), (self.tokens, other.tokens)):
+            for name, counts in others.items():
+                _add(mine, name, counts)
+        for more, theirs in ((self.added, other.added), (self.tokens_added, other.tokens_added)):
+            for operator, counts in theirs.items():
+                _add(more, operator, counts)
+        add_counts(self.tokens_in, other.tokens_in)
         self.failures += other.failures
 
-    def of_drops(self, operator: str, group: pa.RecordBatch, drops: Drops) -> None:
-        """Count what an operator reported for its input group."""
-        for reason, indices in drops.rows.items():
-            _add(self.rows, (operator, reason), component_counts(group, indices))
-        for reason, tokens in drops.tokens.items():
-            _add(self.tokens, (operator, reason), {int(c): int(n) for c, n in tokens.items()})
+    def of_drops(self, operator: str, group: pa.RecordBatch, drops: Drops) -> tuple[Counts, Counts]:
+        """Count what an operator reported for its input group; the rows and tokens of that, by component.
+
+        Tokens that it doesn't report go with their rows.
+        """
+        rows: Counts = {}
+        tokens: Counts = {}
+        for reason in dict.fromkeys([*drops.rows, *drops.tokens, *drops.records]):
+            gone, with_them = record_counts(group, drops.rows[reason]) if reason in drops.rows else ({}, {})
+            add_counts(gone, drops.records.get(reason, {}))
+            if reason in drops.tokens:
+                with_them = {int(c): int(n) for c, n in drops.tokens[reason].items()}
+            self.drop(operator, reason, gone, with_them)
+            add_counts(rows, gone)
+            add_counts(tokens, with_them)
+        return rows, tokens
 
 
-def _add(table: dict[Any, dict[int, int]], name: Any, counts: Mapping[int, int]) -> None:
+def _add(table: dict[Any, Counts], name: Any, counts: Mapping[int, int]) -> None:
     mine = table.setdefault(name, {})
-    for component, count in counts.items():
-        if count:
-            mine[component] = mine.get(component, 0) + count
+    add_counts(mine, {component: count for component, count in counts.items() if count})
     if not mine:
         del table[name]
-
-
-def component_counts(group: pa.RecordBatch, indices: Any = None) -> dict[int, int]:
-    """Records per component of a group (or of some of its rows); records without provenance count as component -1."""
-    size = len(group) if indices is None else len(indices)
-    if group.schema.get_field_index(groups.COMPONENT) < 0:
-        return {-1: size} if size else {}
-    values = groups.ints(group, groups.COMPONENT)
-    values = values if indices is None else values[np.asarray(indices, dtype=np.int64)]
-    if not len(values):
-        return {}
-    counts = np.bincount(values)
-    return {int(c): int(counts[c]) for c in np.flatnonzero(counts)}
 
 
 Apply = Callable[[pa.RecordBatch], "pa.RecordBatch | Outcome"]
@@ -111,7 +112,7 @@ def apply_under(policy: Policy, apply: Apply, group: pa.RecordBatch, *, operator
         ours = _place(wrap(error, Where()), group, operator)
         if policy == "raise":
             raise ours from error
-        losses.drop(operator, f"failed: {ours.message.split(':', 1)[0]}", component_counts(group))
+        losses.drop(operator, f"failed: {ours.message.split(':', 1)[0]}", *record_counts(group))
         component = int(groups.ints(group, groups.COMPONENT)[0]) if groups.COMPONENT in group.schema.names else -1
         pass_index = int(groups.ints(group, groups.PASS)[0]) if groups.PASS in group.schema.names else None
         losses.failures.append(Failure.of(ours, component=component, operator=operator, pass_index=pass_index))
@@ -123,23 +124,28 @@ def _apply_once(apply: Apply, group: pa.RecordBatch, operator: str, losses: Loss
     made, drops = (result.group, result.drops) if isinstance(result, Outcome) else (result, Drops())
     if not isinstance(made, pa.RecordBatch):
         raise TypeError(f"{operator} returned {type(made).__name__}; it must return a RecordBatch or an Outcome")
-    losses.of_drops(operator, group, drops)
-    dropped = sum(len(indices) for indices in drops.rows.values())
-    if len(made) != len(group) - dropped:
-        _count_change(operator, group, made, drops, losses)
+    rows, tokens = losses.of_drops(operator, group, drops)
+    if made is not group:
+        _balance(operator, group, made, rows, tokens, losses)
     return made
 
 
-def _count_change(operator: str, group: pa.RecordBatch, made: pa.RecordBatch, drops: Drops, losses: Losses) -> None:
-    """Rows that an operator made or left out without a word are counted per component from the provenance."""
-    balance = component_counts(made)
-    for indices in drops.rows.values():
-        for component, count in component_counts(group, indices).items():
-            balance[component] = balance.get(component, 0) + count
-    for component, count in component_counts(group).items():
-        balance[component] = balance.get(component, 0) - count
-    _add(losses.added, operator, {c: n for c, n in balance.items() if n > 0})
-    _add(losses.rows, (operator, "left out"), {c: -n for c, n in balance.items() if n < 0})
+def _balance(operator: str, group: pa.RecordBatch, made: pa.RecordBatch, rows: Counts, tokens: Counts, losses: Losses) -> None:
+    """Count the rows and tokens that an operator made, or left out without a word (`rows` and `tokens` are what it did report)."""
+    rows_before, tokens_before = record_counts(group)
+    rows_after, tokens_after = record_counts(made)
+    missing = difference(rows_before, rows_after, rows)
+    if missing:
+        _add(losses.added, operator, {c: -n for c, n in missing.items() if n < 0})
+        _add(losses.rows, (operator, "left out"), {c: n for c, n in missing.items() if n > 0})
+    if has_documents(made) and not has_documents(group):
+        add_counts(losses.tokens_in, tokens_after)
+        add_counts(losses.tokens_in, tokens)  # what tokenising cut off came in, too
+        return
+    missing = difference(tokens_before, tokens_after, tokens)
+    if missing:
+        _add(losses.tokens_added, operator, {c: -n for c, n in missing.items() if n < 0})
+        _add(losses.tokens, (operator, "left out"), {c: n for c, n in missing.items() if n > 0})
 
 
 def _place(error: ZephonError, group: pa.RecordBatch, operator: str) -> ZephonError:

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups
+from zephon.engine.counts import record_counts
 from zephon.engine.deciders import Deciders, used_sources
 from zephon.engine.faults import Losses
-from zephon.engine.ledger import Ledger, decision_counts, delivered_counts
+from zephon.engine.ledger import Ledger, decision_counts
 from zephon.engine.stages import INDEX, Level, Note, Report
 from zephon.engine.state import LaneState
 from zephon.errors import CheckpointError, DataError, Where, ZephonError
@@ -193,7 +194,7 @@ class Lane:
         context = self._context
         counts = np.bincount(chunk.component) if len(chunk) else np.zeros(0, np.int64)
         context.ledger.source({int(c): int(counts[c]) for c in np.flatnonzero(counts)})
-        context.ledger.stage(-1, losses, None)
+        context.ledger.count(losses)
         if losses.failures:
             context.on_failures(self.number, losses, len(group) > 0)
         if not len(group):
@@ -228,7 +229,7 @@ class Lane:
             queue.popleft()
             made, report = head.future.result()
             self._hold(-head.nbytes, -1)
-            self._context.ledger.stage(level, report.losses, report.tokens)
+            self._context.ledger.count(report.losses)
             if report.losses.failures:
                 self._context.on_failures(self.number, report.losses, bool(made))
             for group in made:
@@ -248,7 +249,7 @@ class Lane:
         held = deciders.nbytes
         made = deciders.add(group, losses)
         self._hold(deciders.nbytes - held)
-        self._context.ledger.stage(level + 1, losses, None)
+        self._context.ledger.count(losses)
         self._decided(level + 1, made)
 
     def _mark(self, level: int, mark: Mark) -> None:
@@ -265,7 +266,7 @@ class Lane:
                 losses = Losses()
                 self._hold(-deciders.nbytes)
                 made = deciders.flush(losses)
-                self._context.ledger.stage(level + 1, losses, None)
+                self._context.ledger.count(losses)
                 self._decided(level + 1, made)
             self._deciders[level + 1] = None
             self._chain[level + 1] = 0
@@ -348,7 +349,7 @@ class Lane:
     def _make_ready(self, group: pa.RecordBatch, base: int, offset: int) -> None:
         if self._skip:
             gone = min(self._skip, len(group))
-            self._context.ledger.replayed(delivered_counts(group.slice(0, gone)))
+            self._context.ledger.replayed(record_counts(group.slice(0, gone)))
             self._replay(base, offset, gone)
             group, offset = group.slice(gone), offset + gone
         if not len(group):

@@ -7,70 +7,28 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from zephon import groups
-from zephon.engine.faults import Losses, component_counts
+from zephon.engine.counts import LIGHT, Counts, add_counts, flat, per_component, record_counts
+from zephon.engine.faults import Losses
 from zephon.engine.state import LaneState
 from zephon.plugin import Decision
 
-Counts = dict[int, int]
-_LIGHT = (groups.COMPONENT, groups.DOC_COMPONENT, groups.DOC_START, groups.LENGTHS, groups.PADDING)
-
-
-def add_counts(table: Counts, counts: Mapping[int, int]) -> None:
-    """Add counts per component."""
-    for component, count in counts.items():
-        table[component] = table.get(component, 0) + count
-
-
-def _per_component(component: Any, weights: Any) -> Counts:
-    if not len(component):
-        return {}
-    sums = np.bincount(component, weights=weights)
-    return {int(c): int(sums[c]) for c in np.flatnonzero(sums)}
-
-
-def _flat(group: pa.RecordBatch, name: str) -> Any:
-    offsets, values = groups.list_parts(groups.column(group, name))
-    return values[int(offsets[0]) : int(offsets[-1])]
-
-
-def delivered_counts(group: pa.RecordBatch) -> tuple[Counts, Counts]:
-    """Records and tokens per component in delivered rows. A packed document counts as a record where it starts."""
-    names = group.schema.names
-    if groups.DOC_COMPONENT in names:
-        component = _flat(group, groups.DOC_COMPONENT)
-        rows = _per_component(component, _flat(group, groups.DOC_START) == 0)
-        return rows, _per_component(component, _flat(group, groups.LENGTHS))
-    return component_counts(group), document_tokens(group) or {}
-
-
-def document_tokens(group: pa.RecordBatch) -> Counts | None:
-    """Tokens per component of documents that aren't packed yet; None where there are none."""
-    index = group.schema.get_field_index(groups.TOKENS)
-    if index < 0 or groups.LENGTHS in group.schema.names or groups.COMPONENT not in group.schema.names:
-        return None
-    kind = group.schema.field(index).type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return None
-    return _per_component(groups.ints(group, groups.COMPONENT), np.diff(groups.list_parts(group.column(index))[0]))
-
 
 def decision_counts(decision: Decision, index_column: str) -> tuple[Counts, Counts]:
-    """`delivered_counts` of decision rows that are never gathered (a restore drops them)."""
+    """`record_counts` of decision rows that are never gathered (a restore drops them)."""
     if groups.PIECES in decision.rows.schema.names:
         pieces = groups.list_pieces(decision.rows)[1]
-        return _per_component(pieces["component"], pieces["start"] == 0), _per_component(pieces["component"], pieces["length"])
+        return per_component(pieces["component"], pieces["start"] == 0), per_component(pieces["component"], pieces["length"])
     rows: Counts = {}
     tokens: Counts = {}
-    numbers = _flat(decision.rows, groups.SOURCE)
+    numbers = flat(decision.rows, groups.SOURCE)
     index = groups.ints(decision.rows, index_column)
     for number, source in decision.sources.items():
         mine = index[numbers == number]
-        names = [n for n in (*_LIGHT, groups.TOKENS) if n in source.schema.names]
-        more_rows, more_tokens = delivered_counts(groups.take(groups.select(source, names), mine))
+        names = [n for n in (*LIGHT, groups.TOKENS) if n in source.schema.names]
+        more_rows, more_tokens = record_counts(groups.take(groups.select(source, names), mine))
         add_counts(rows, more_rows)
         add_counts(tokens, more_tokens)
     return rows, tokens
@@ -83,7 +41,6 @@ class Ledger:
         self.names = list(names)
         self.losses = Losses()
         self.rows_in: Counts = {}
-        self.tokens_in: Counts = {}
         self.rows_out: Counts = {}
         self.tokens_out: Counts = {}
         self.rows_replayed: Counts = {}
@@ -91,7 +48,6 @@ class Ledger:
         self.padding = 0
         self.sequences = 0
         self.failures = 0
-        self._token_level: int | None = None
         self._waiting: dict[int, deque[tuple[int, int, pa.RecordBatch]]] = {}
         self._guard = threading.Lock()
 
@@ -99,15 +55,10 @@ class Ledger:
         """Records that were planned and fetched (or failed to be)."""
         add_counts(self.rows_in, rows)
 
-    def stage(self, level: int, losses: Losses, tokens: Mapping[int, int] | None) -> None:
-        """What one task left out, and the documents' tokens that it made (counted at the first level that has any)."""
+    def count(self, losses: Losses) -> None:
+        """What one task took in, added and left out."""
         self.losses.add(losses)
         self.failures += len(losses.failures)
-        if tokens is not None and (self._token_level is None or level == self._token_level):
-            self._token_level = level
-            add_counts(self.tokens_in, tokens)
-            for counts in losses.tokens.values():
-                add_counts(self.tokens_in, counts)  # what tokenising cut off came in, too
 
     def replayed(self, counts: tuple[Counts, Counts]) -> None:
         """Sequences that an earlier run delivered."""
@@ -116,7 +67,7 @@ class Ledger:
 
     def ready(self, lane: int, window: int, first: int, group: pa.RecordBatch) -> None:
         """Sequences [first, first + len) of a lane's window, ready to be delivered. Only the columns that count are held."""
-        names = [n for n in _LIGHT if n in group.schema.names]
+        names = [n for n in LIGHT if n in group.schema.names]
         if groups.DOC_COMPONENT not in names and groups.TOKENS in group.schema.names:
             names.append(groups.TOKENS)
         light = groups.select(group, names) if names else group
@@ -133,7 +84,7 @@ class Ledger:
             self._count(group)
 
     def _count(self, group: pa.RecordBatch) -> None:
-        rows, tokens = delivered_counts(group)
+        rows, tokens = record_counts(group)
         add_counts(self.rows_out, rows)
         add_counts(self.tokens_out, tokens)
         self.sequences += len(group)
@@ -157,12 +108,10 @@ class Ledger:
         """
         with self._guard:
             self._count_exactly(states)
-        added: Counts = {}
-        for counts in self.losses.added.values():
-            add_counts(added, counts)
+        lost = self.losses
         return {
-            "rows": self._side(self.rows_in, added, self.rows_out, self.rows_replayed, self.losses.rows),
-            "tokens": self._side(self.tokens_in, {}, self.tokens_out, self.tokens_replayed, self.losses.tokens),
+            "rows": self._side(self.rows_in, _sum(lost.added), self.rows_out, self.rows_replayed, lost.rows),
+            "tokens": self._side(lost.tokens_in, _sum(lost.tokens_added), self.tokens_out, self.tokens_replayed, lost.tokens),
             "sequences": self.sequences,
             "padding_tokens": self.padding,
             "failures": self.failures,
@@ -188,3 +137,10 @@ class Ledger:
             }
 
         return one(None) | {"by_dataset": {name: one(number) for number, name in enumerate(self.names)}}
+
+
+def _sum(tables: Mapping[str, Counts]) -> Counts:
+    out: Counts = {}
+    for counts in tables.values():
+        add_counts(out, counts)
+    return out

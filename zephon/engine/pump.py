@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from zephon import groups
+from zephon.engine.counts import record_counts
 from zephon.engine.lane import Lane, Load
-from zephon.engine.ledger import Ledger, delivered_counts
+from zephon.engine.ledger import Ledger
 from zephon.engine.state import LaneState
 from zephon.errors import InternalError, ZephonError
 
@@ -226,7 +227,9 @@ class Pump:
 
     def _open_step(self) -> bool:
         """At the start of a step of a finite run: wait until every lane shows whether it has anything left."""
-        if self.cut.finite:
+        # a run that was resumed inside a step: its ranks agreed on this step when it began, so they don't again
+        begun = any(lane.state.total > self._step * self.cut.per_step for lane in self._order)
+        if self.cut.finite and not begun:
             need = self.cut.per_step if self.cut.drop_last else 1
             for lane in self.lanes:
                 if lane.available < need and not lane.ended:
@@ -234,7 +237,10 @@ class Pump:
                         raise lane.error
                     return False
             self._nothing_left = all(lane.available < need for lane in self.lanes)
-        self._step_open = self._first = True
+            if self._nothing_left and self.cut.drop_last:
+                for lane in self.lanes:
+                    self._drop(lane)
+        self._step_open, self._first = True, not begun
         return True
 
     def _next_lane(self) -> None:
@@ -247,7 +253,7 @@ class Pump:
     def _drop(self, lane: Lane | PaddingLane) -> None:
         rest = lane.drop_rest()
         if rest is not None:
-            rows, tokens = delivered_counts(rest)
+            rows, tokens = record_counts(rest)
             self._ledger.losses.drop("batch", "drop_last", rows, tokens)
 
     def _fill(self, parts: list[pa.RecordBatch], available: int, want: int) -> tuple[pa.RecordBatch | None, int]:
@@ -350,12 +356,15 @@ class ForegroundPump:
     def next(self) -> Delivery | None:
         """The next delivery; None at the end."""
         pump = self._pump
-        while not pump.deliveries and not pump.deliver():
+        while True:
+            if not pump.deliveries:
+                pump.deliver()  # may only move on to another lane
+            if pump.deliveries:
+                return pump.deliveries.popleft()
             if pump.finished:
                 return None
             if not pump.turn() and not pump.deliveries and not pump.finished:
                 raise InternalError("the pump stands still")
-        return pump.deliveries.popleft() if pump.deliveries else None
 
     def close(self) -> None:
         """Nothing to stop."""

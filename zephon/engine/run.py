@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.dataset import Dataset
+from zephon.engine.counts import record_counts
 from zephon.engine.faults import Losses
 from zephon.engine.fetch import Fetcher
 from zephon.engine.lane import Fetched, Lane, LaneContext, Load
-from zephon.engine.ledger import Ledger, document_tokens
+from zephon.engine.ledger import Ledger
 from zephon.engine.pump import BackgroundPump, Cut, Delivery, ForegroundPump, Pump, finished, locate
 from zephon.engine.stages import Level, Note, Report
 from zephon.engine.state import LaneState
@@ -187,9 +188,10 @@ class Run:
 
     def _fetch(self, chunk: Chunk) -> Fetched:
         group, losses = self.fetcher.fetch(chunk)
+        losses.tokens_in = record_counts(group)[1]
         if not self.definition.levels[0].stage.trivial or not len(group):
             return group, losses, None
-        return group, losses, Report(hash=groups.hash_group(group), tokens=document_tokens(group))
+        return group, losses, Report(hash=groups.hash_group(group))
 
     def _submit_stage(self, level: int, given: Groups, note: Note, label: str) -> Future[tuple[Groups, Any]]:
         stage = self.definition.levels[level].stage

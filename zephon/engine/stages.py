@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.engine.faults import Losses, Policy, apply_under
-from zephon.engine.ledger import document_tokens
 from zephon.errors import RecipeError, at
 from zephon.plugin import Operator, SelectOperator, StatefulOperator
 from zephon.recipe import operator_fingerprint
@@ -42,8 +41,6 @@ class Report:
 
     losses: Losses = field(default_factory=Losses)
     hash: int = 0
-    tokens: dict[int, int] | None = None
-    """Tokens per component in the result, where it has documents (not yet packed)."""
     seconds: float = 0.0
 
 
@@ -148,8 +145,6 @@ class _BoundStage:
         result = groups.concat(current) if current else None
         if result is not None and note.hash:
             report.hash = groups.hash_group(result)
-        if result is not None:
-            report.tokens = document_tokens(result)
         report.seconds = time.perf_counter() - begun
         return ([] if result is None else [result]), report
 

@@ -285,10 +285,12 @@ class PackAccumulator:
             return packed, drops
         gone = np.repeat(short, np.diff(packed.offsets))
         docs, lengths = packed.document[gone], packed.length[gone]
-        lost = _sums(self._documents.component[docs], lengths)
+        component, starts = self._documents.component[docs], packed.start[gone] == 0
+        lost = {"short sequence": _sums(component, lengths)}
+        records = {"short sequence": _sums(component[starts], np.ones(int(starts.sum()), dtype=np.int64))}
         self._release(self._documents.group[docs], lengths)
         kept = _select(packed, np.flatnonzero(~short))
-        return kept, Drops(drops.rows, {**drops.tokens, "short sequence": lost})
+        return kept, Drops(drops.rows, {**drops.tokens, **lost}, records)
 
     def _release(self, numbers: npt.NDArray[Any], lengths: I64) -> None:
         """Let go of the groups whose last token was emitted."""
