@@ -68,9 +68,8 @@ def child(argv: list[str]) -> None:
     pipeline = Pipeline(Dataset.from_path("data", given.data))
     if given.tokenizer is not None:
         pipeline.tokenize(tokenizer_id=str(given.tokenizer))
-    pipeline.pack_flat(max_length=2048, algorithm="wrap", pad_token_id=0).shuffle(buffer_size=128).batch(
-        8
-    )  # so small that it is full early on
+    # a small buffer is full early on: what grows afterwards is a leak
+    pipeline.pack_flat(max_length=2048, algorithm="wrap", pad_token_id=0).shuffle(buffer_size=128).batch(8)
     pipeline.options(lanes=8, workers=CORES, max_bytes=given.budget << 20)
     watch = Watch(given.seconds)
     watch.start()

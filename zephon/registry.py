@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
@@ -24,6 +26,12 @@ class Claim:
 
 def available(group: Group) -> dict[str, list[Claim]]:
     """Every installed name and who claims it, without importing any of them; names sorted."""
+    # reading the metadata of all distributions takes tens of milliseconds, and what is installed hardly changes under a process
+    return _available(group, tuple(sys.path))
+
+
+@functools.lru_cache(maxsize=8)
+def _available(group: Group, path: tuple[str, ...]) -> dict[str, list[Claim]]:  # noqa: ARG001 - the path is what the answer depends on
     found: dict[str, dict[tuple[str, str], Claim]] = {}
     for point in entry_points(group=group):
         dist = point.dist.name if point.dist else "?"

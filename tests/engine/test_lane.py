@@ -58,7 +58,7 @@ def by_hand(pipeline: Pipeline, recipe: Recipe, lane: int) -> Rows:
     return out
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data(), recipe=recipes(passes=1, drop_last=False))
 def test_the_engine_gives_what_the_operators_give_by_hand(data: st.DataObject, recipe: Recipe) -> None:
     recipe = replace(recipe, per_step=1)

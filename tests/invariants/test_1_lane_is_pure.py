@@ -16,7 +16,7 @@ from strategies import MIXED, Recipe, Topology, drive, lane_streams, recipes, re
 STEPS = 4
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(data=st.data(), recipe=recipes())
 def test_runner_workers_prefetch_and_budget_change_no_byte_of_a_lane(data: st.DataObject, recipe: Recipe) -> None:
     alone = lane_streams(recipe, Topology(), STEPS)

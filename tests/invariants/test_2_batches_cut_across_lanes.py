@@ -15,7 +15,7 @@ from zephon.errors import RecipeError
 STEPS = 4
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(data=st.data(), recipe=recipes())
 def test_the_global_stream_is_identical_on_every_topology(data: st.DataObject, recipe: Recipe) -> None:
     want, _ = reference(recipe, STEPS)
@@ -26,7 +26,7 @@ def test_the_global_stream_is_identical_on_every_topology(data: st.DataObject, r
         assert [found.steps[s] for s in range(STEPS)] == want
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(recipe=recipes(drop_last=False))
 def test_a_step_is_lane_after_lane_each_lanes_next_sequences(recipe: Recipe) -> None:
     lanes, _ = lane_streams(recipe, Topology(microbatch=1), STEPS)

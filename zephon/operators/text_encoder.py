@@ -18,7 +18,7 @@ from zephon.operators.tokenizer_files import LoadedTokenizer
 
 I32 = npt.NDArray[np.int32]
 
-CHARACTERS_AT_ONCE = 1 << 22
+CHARACTERS_AT_ONCE = 1 << 18
 """Ids pass through Python lists (about 36 bytes per token), so a group is encoded in parts of about so many characters."""
 
 _PROBES = ("a", "0", ".", "the", "A", "人")

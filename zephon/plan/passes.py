@@ -94,8 +94,10 @@ class ComponentRows:
         pass_index = flat // self.total_rows
         noise = hashes(self._rows_key, flat if self._reshuffle else flat % self.total_rows)
         stripe = np.arange(len(flat), dtype=np.int64) // self.stripe
-        if pass_index[0] == pass_index[-1] and self.stripe == self.bundle:
-            order = np.argsort(noise, kind="stable")
+        if pass_index[0] == pass_index[-1]:
+            # one pass: every stripe by itself, as the rows of a matrix
+            order = np.argsort(noise.reshape(-1, self.stripe), axis=1, kind="stable")
+            order = (order + np.arange(0, len(flat), self.stripe)[:, None]).ravel()
         else:
             order = np.lexsort((noise, pass_index, stripe))
         self._orders[(lane, bundle)] = order

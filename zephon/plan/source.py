@@ -89,7 +89,7 @@ class Plan:
             shuffle_units=source.shuffle_shards,
             shuffle_rows=source.shuffle_within_shard,
             reshuffle=source.reshuffle_on_repeat,
-            bundle_rows=min(max(BUNDLE_BYTES * dataset.units.total_rows // max(1, dataset.units.total_bytes), 1), 1024),
+            bundle_rows=min(max(BUNDLE_BYTES * dataset.units.total_rows // max(1, dataset.units.total_bytes), 1), 4096),
         )
 
     def _chunk_size(self, shares: npt.NDArray[np.float64]) -> int:
