@@ -72,6 +72,7 @@ def translate_settings(operator: str, settings: Mapping[str, Any]) -> dict[str, 
         if out.pop("drop_oversized", False):
             out.setdefault("over_long", "drop")
         out.pop("emit_positions", None)
+        out.pop("parallelism", None)
         if out.get("homogeneity") == "groups":
             out["homogeneity"] = "group"
     return out

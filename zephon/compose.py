@@ -17,7 +17,7 @@ from zephon.engine.priming import measure
 from zephon.engine.pump import Cut
 from zephon.engine.run import Definition
 from zephon.engine.stages import cut_levels
-from zephon.errors import RecipeError, at
+from zephon.errors import RecipeError, at, unknown
 from zephon.options import Options
 from zephon.plan.source import StaticMixtureWorkSource
 from zephon.plugin import CountsTokens, Operator
@@ -127,6 +127,7 @@ def make_definition(
     owned, padding = options.owned_lanes()
     drawn = [any(float(p.weights[d.name]) > 0 for p in source.mixture.all_phases()) for d in datasets]
     available = {name for d, used in zip(datasets, drawn, strict=True) if used for name in d.schema.names}
+    _check_first_columns(steps, sorted(available))
     columns = needed_columns(steps, sorted(available))
     schema = source_schema(datasets, columns, drawn)
     out_schema = check_schemas(steps, with_provenance(schema))
@@ -148,6 +149,14 @@ def make_definition(
     )
     levels = cut_levels(steps)
     return Definition(plan, datasets, levels, columns, options, list(owned), cut, source.seed, out_schema)
+
+
+def _check_first_columns(steps: Sequence[tuple[Operator, Policy]], available: Sequence[str]) -> None:
+    """The first operator's columns must come from the data."""
+    for op, _ in steps[:1]:
+        for name in op.inputs() or ():
+            if name not in available and name not in groups.PROVENANCE:
+                raise RecipeError(f"operator {op.name!r}: {unknown('column', name, available)}")
 
 
 def read_exclusions(path: str, names: Sequence[str]) -> dict[str, dict[str, list[int]]]:

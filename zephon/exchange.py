@@ -13,8 +13,8 @@ from zephon.errors import CheckpointError
 from zephon.options import Options
 
 
-def exchange_states(state: Mapping[str, Any], options: Options, number: int) -> list[dict[str, Any]]:
-    """Write this rank's state, wait for those of the others, and return all. Every rank must call it the same number of times.
+def exchange_states(state: Mapping[str, Any], options: Options) -> list[dict[str, Any]]:
+    """Write this rank's state, wait for those of the others, and return all. Every rank must call it at the same position.
 
     Raises:
         CheckpointError: a rank's file did not appear within `aggregate_timeout_s` seconds.
@@ -22,14 +22,18 @@ def exchange_states(state: Mapping[str, Any], options: Options, number: int) -> 
     assert options.aggregate_dir is not None
     folder = Path(options.aggregate_dir) / (options.run_id or "run")
     folder.mkdir(parents=True, exist_ok=True)
-    mine = folder / f"state-{number:08d}-rank-{options.rank:05d}.json"
+    # named by the position in the stream and not by a count of calls, which begins again with every process: what an earlier job
+    # left behind for the same position is the same state
+    totals = [values[2] for values in state["lanes"].values()]
+    place = f"{min(totals, default=0)}-{max(totals, default=0)}"
+    mine = folder / f"state-{place}-rank-{options.rank:05d}-of-{options.ranks:05d}.json"
     part = mine.with_suffix(f".{os.getpid()}.part")
     part.write_text(json.dumps(state))
     part.replace(mine)  # atomic: nobody reads half a file
     found: list[dict[str, Any]] = []
     deadline = time.monotonic() + options.aggregate_timeout_s
     for rank in range(options.ranks):
-        path = folder / f"state-{number:08d}-rank-{rank:05d}.json"
+        path = folder / f"state-{place}-rank-{rank:05d}-of-{options.ranks:05d}.json"
         while not path.exists():
             if time.monotonic() > deadline:
                 raise CheckpointError(

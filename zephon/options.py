@@ -74,6 +74,10 @@ class Options:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
                 raise RecipeError(f"{name} is {value!r}; it must be a whole number ≥ 0")
+        if not self.watchdog_s > 0:
+            raise RecipeError(f"watchdog_s is {self.watchdog_s!r}; it must be > 0")
+        if self.agree is not None and not callable(self.agree):
+            raise RecipeError(f"agree is {self.agree!r}; it must be a function (bool) -> bool")
         if self.runner not in get_args(RunnerName):
             raise RecipeError(unknown("runner", str(self.runner), get_args(RunnerName)))
         if self.on_error not in POLICIES:

@@ -47,7 +47,6 @@ class Pipeline:
         self._restored: dict[str, Any] | None = None
         self._last: Run | None = None
         self._live: weakref.ref[Run] | None = None
-        self._checkpoints = 0
 
     # --------------------------------------------------------------------------------------------------- building
 
@@ -152,6 +151,8 @@ class Pipeline:
             raise RecipeError(f"{per_step} sequences per lane and step don't divide into microbatches of {microbatch}")
         datasets = self._datasets()
         steps = settle(self._steps, datasets, options.on_error)
+        if options.quarantine is None and "quarantine" in (options.on_error, *(policy for _, policy in steps)):
+            raise RecipeError('on_error="quarantine" needs a file to write to', hint="set options(quarantine=PATH)")
         return (
             datasets,
             steps,
@@ -246,8 +247,7 @@ class Pipeline:
             tokens = self.source.tokens_per_record
         state = make_state(recipe=recipe, lanes=lanes, tokens_per_record=tokens)
         if self._options.aggregate_dir is not None:
-            self._checkpoints += 1
-            state = merge_states(exchange_states(state, self._options, self._checkpoints))
+            state = merge_states(exchange_states(state, self._options))
         return state
 
     def restore(self, state: Mapping[str, Any]) -> Pipeline:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import pickle
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -62,11 +63,26 @@ def plain(value: Any) -> Any:
         }
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         return value.item()
-    # an object of the user's: its type and, where it is plain data, its attributes; never its address
-    state = (
-        {k: v for k, v in vars(value).items() if isinstance(v, str | int | float | bool)} if hasattr(value, "__dict__") else {}
-    )
-    return {"type": _type_name(type(value)), "state": plain(state)}
+    return _object(value)
+
+
+def _object(value: Any) -> Any:
+    """An object of the user's: its type and its attributes, or a hash of its pickle; never its address."""
+    if isinstance(value, types.ModuleType):
+        return {"module": value.__name__}
+    kind = _type_name(type(value))
+    slots = [name for base in type(value).__mro__ for name in getattr(base, "__slots__", ()) if isinstance(name, str)]
+    state = dict(getattr(value, "__dict__", {})) | {n: getattr(value, n) for n in slots if hasattr(value, n)}
+    if state and not kind.startswith(("numpy.", "torch.", "pyarrow.", "re.", "pathlib.")):
+        try:
+            return {"type": kind, "state": plain(state)}
+        except RecursionError:
+            return {"type": kind}
+    try:
+        raw = pickle.dumps(value, protocol=4)
+    except Exception:  # noqa: BLE001 - what can't be pickled (a lock, a file) is known by its type alone
+        return {"type": kind}
+    return {"type": kind, "pickle": hashlib.blake2b(raw, digest_size=8).hexdigest()}
 
 
 def _type_name(kind: type) -> str:

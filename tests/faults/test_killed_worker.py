@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,8 @@ def test_a_worker_killed_from_outside_is_noticed_while_others_work_on(started: C
     pids: set[int] = set()
     while len(pids) < 2:
         pids |= {future.result(30)[1][0] for future in [runner.submit(WHO, [], None, label="t") for _ in range(8)]}
-    naps = [runner.submit(NAP, [], 1.0, label=f"nap {i}") for i in range(2)]
+    naps = [runner.submit(NAP, [], 3.0, label=f"nap {i}") for i in range(2)]
+    time.sleep(1.0)  # both workers have theirs: what is still queued when a worker dies fails with it
     victim = min(pids)
     os.kill(victim, signal.SIGKILL)
     errors = [nap.exception(30) for nap in naps]

@@ -125,6 +125,25 @@ def test_a_finite_run_ends_at_the_same_step_however_often_it_was_resumed(data: s
     assert after.checkpoint()["lanes"] == state["lanes"]  # type: ignore[index]
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_resume_inside_the_last_step_still_ends_that_step(drop_last: bool) -> None:
+    # lane 0 has a sequence more than the others: in the last step they have nothing, and still deliver their microbatches
+    recipe = Recipe(
+        data=(("a", (3,) * 13),), weights=(1,), lanes=3, per_step=2, chunk=2, block=2, passes=1, drop_last=drop_last
+    )
+    want = [(b.step, b.lane, b.index, rows_of(b)) for b in recipe.pipeline(runner="inline", microbatch=1)]
+    assert drop_last or want[-1][3] == []
+    for cut in range(len(want) + 1):
+        first = recipe.pipeline(runner="threads", microbatch=1)
+        batches = iter(first)
+        for _ in range(cut):
+            next(batches)
+        second = recipe.pipeline(runner="inline", microbatch=1)
+        quietly(second.restore, first.checkpoint())
+        batches.close()  # type: ignore[attr-defined]
+        assert [(b.step, b.lane, b.index, rows_of(b)) for b in second] == want[cut:]
+
+
 def test_worker_processes_resume_too() -> None:
     want, _ = reference(MIXED, 6)
     first = drive(MIXED, Topology(runner="processes", world=2), steps=2, max_steps=6)

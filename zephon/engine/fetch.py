@@ -118,7 +118,10 @@ class Fetcher:
     # -------------------------------------------------------------------------------------------------- bundles
 
     def _bundle(self, component: int, lane: int, number: int) -> Bundle:
-        return self.bundles.get((component, lane, number), lambda: self._read_bundle(component, lane, number))
+        made = self.bundles.get((component, lane, number), lambda: self._read_bundle(component, lane, number))
+        # a lane never goes back; only the chunk before this one may still be at the bundle before
+        self.bundles.drop((component, lane, number - 2))
+        return made
 
     def _read_bundle(self, component: int, lane: int, number: int) -> Bundle:
         rows = self.plan.rows[component]

@@ -59,6 +59,13 @@ class Keep(Generic[T]):
                     break
                 self.nbytes -= self._values.pop(oldest)[1]
 
+    def drop(self, name: Hashable) -> None:
+        """Forget one value, if it is there and made."""
+        with self._guard:
+            found = self._values.get(name)
+            if found is not None and found[0].done():
+                self.nbytes -= self._values.pop(name)[1]
+
     def clear(self) -> None:
         """Forget everything."""
         with self._guard:

@@ -6,6 +6,7 @@ ranks are united by key. This module knows integers and dicts only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from zephon.errors import CheckpointError, LaneCountError
 from zephon.recipe import STREAM_VERSION, difference, fingerprint
 
 FORMAT = 1
-_MASK = (1 << 64) - 1
+_MAX_WINDOW = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,12 @@ class LaneState:
         """Raises `CheckpointError` where the values are not a lane's state."""
         try:
             window, delivered, total, digest, window_digest = values
-            made = cls(int(window), int(delivered), int(total), int(str(digest), 16), int(str(window_digest), 16))
+            if not all(type(number) is int for number in (window, delivered, total)):
+                raise TypeError("not integers")
+            made = cls(window, delivered, total, int(str(digest), 16), int(str(window_digest), 16))
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"the state of lane {lane} is damaged: {values!r}") from error
-        if min(made.window, made.delivered, made.total) < 0 or made.delivered > made.total:
+        if min(made.window, made.delivered, made.total) < 0 or made.delivered > made.total or made.window > _MAX_WINDOW:
             raise CheckpointError(f"the state of lane {lane} is damaged: {values!r}")
         return made
 
@@ -114,8 +117,20 @@ def check_form(state: Any) -> None:
             hint="see the CHANGELOG for the version to go on with",
         )
     for lane in state["lanes"]:
-        if not str(lane).isdigit():
+        if not (isinstance(lane, str) and lane.isdecimal() and lane.isascii()):
             raise CheckpointError(f"this state has a lane {lane!r}; lanes are numbers")
+    _check_tokens(state.get("tokens_per_record"), state["recipe"])
+
+
+def _check_tokens(tokens: Any, recipe: Mapping[str, Any]) -> None:
+    if tokens is None:
+        return
+    names = [d.get("name") for d in recipe.get("datasets", []) if isinstance(d, Mapping)]
+    good = isinstance(tokens, Mapping) and all(
+        isinstance(tokens.get(n), int | float) and math.isfinite(tokens[n]) and tokens[n] > 0 for n in names
+    )
+    if not good:
+        raise CheckpointError(f"the tokens per record of this state are damaged: {tokens!r}")
 
 
 def load_state(state: Mapping[str, Any], *, recipe: Mapping[str, Any], owned: Sequence[int]) -> dict[int, LaneState]:

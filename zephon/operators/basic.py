@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zephon import groups, keys
 from zephon.errors import DataError, RecipeError, unknown
@@ -97,6 +98,11 @@ class Filter(Operator):
     """The columns that `fn` sees. None: all."""
 
     def __post_init__(self) -> None:
+        given: Any = self.fn
+        if isinstance(given, pc.Expression) and self.expression is None:
+            # filter(pc.field("x") > 3): the one positional setting may be either
+            object.__setattr__(self, "expression", given)
+            object.__setattr__(self, "fn", None)
         if (self.fn is None) == (self.expression is None):
             raise RecipeError("filter takes either fn= or expression=")
         if self.fn is not None:

@@ -1,0 +1,70 @@
+"""Fetching gives the planned records, in the planned order, whatever is kept and however the units are cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import Recipe, recipes
+
+from zephon.engine.fetch import Fetcher
+
+
+def planned(pipeline: Any, lane: int, number: int) -> list[tuple[int, int, int, int]]:
+    """`(component, pass, shard, row)` of each record of a chunk, one by one from the plan."""
+    plan = pipeline.source.plan(pipeline._options.lane_count)
+    chunk = plan.chunk(lane, number)
+    found = []
+    for component, index in zip(chunk.component.tolist(), chunk.index.tolist(), strict=True):
+        rows = plan.rows[component]
+        bundle, offset = rows.draw(lane, np.array([index]))
+        flat = rows.bundle_flat(lane, int(bundle[0]))[int(offset[0])]
+        turn, unit, row = (int(x[0]) for x in rows.resolve(np.array([flat])))
+        found.append((component, turn, int(rows.table.shard[unit]), int(rows.table.first_row[unit]) + row))
+    return found
+
+
+@settings(max_examples=40)
+@given(recipe=recipes(steps=(), passes=None), keep=st.sampled_from([0, 200, 1 << 30]), turn=st.integers(0, 2))
+def test_a_chunk_holds_the_planned_records_in_their_order(recipe: Recipe, keep: int, turn: int) -> None:
+    pipeline = recipe.pipeline()
+    plan = pipeline.source.plan(recipe.lanes)
+    datasets: Any = pipeline.source.datasets
+    fetcher = Fetcher(plan, datasets, columns=None, keep_bytes=keep, policy="raise")
+    per_shard = {
+        d.name: [len(shard_rows) for shard_rows in shards_of(recipe, lengths)]
+        for d, (_, lengths) in zip(datasets, recipe.data, strict=True)
+    }
+    for lane in range(recipe.lanes):
+        for number in range(turn * 3, turn * 3 + 3):
+            group, losses = fetcher.fetch(plan.chunk(lane, number))
+            found = list(zip(*(group.column(n).to_pylist() for n in ("_component", "_pass", "_shard", "_row")), strict=True))
+            assert found == planned(pipeline, lane, number)
+            assert not losses.rows
+            for component, (_, _, shard, row), number_ in zip(
+                group.column("_component").to_pylist(), found, group.column("id").to_pylist(), strict=True
+            ):
+                before = sum(per_shard[datasets[component].name][:shard])
+                assert number_ == before + row, "the provenance is that of another record"
+
+
+def shards_of(recipe: Recipe, lengths: tuple[int, ...]) -> list[tuple[int, ...]]:
+    if recipe.tokenised:
+        return [lengths]
+    size = -(-len(lengths) // recipe.shards)
+    return [lengths[i : i + size] for i in range(0, len(lengths), size)]
+
+
+@pytest.mark.parametrize("excluded", [(), (0,), (3, 4, 7), tuple(range(10))])
+def test_excluded_rows_are_left_out_and_counted(excluded: tuple[int, ...]) -> None:
+    from zephon import Dataset, Pipeline, StaticMixtureWorkSource
+
+    data = Dataset.from_dict("d", {"s": [{"id": i} for i in range(10)], "t": [{"id": 10 + i} for i in range(5)]})
+    source = StaticMixtureWorkSource([data.excluding({"s": excluded})], stop_after_passes=2, chunk_size=4)
+    pipeline = Pipeline(source).batch(1).options(runner="inline", lanes=2)
+    ids = sorted(row["id"] for b in pipeline for row in b.group.to_pylist())
+    assert ids == sorted([i for i in range(15) if i not in excluded] * 2)
+    assert pipeline.accounting()["rows"]["dropped"] == ({"source: excluded": 2 * len(excluded)} if excluded else {})
