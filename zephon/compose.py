@@ -156,7 +156,11 @@ def _check_first_columns(steps: Sequence[tuple[Operator, Policy]], available: Se
     for op, _ in steps[:1]:
         for name in op.inputs() or ():
             if name not in available and name not in groups.PROVENANCE:
-                raise RecipeError(f"operator {op.name!r}: {unknown('column', name, available)}")
+                have = ", ".join(available) or "none"
+                raise RecipeError(
+                    f"operator {op.name!r} needs a column {name!r}; at that point there are {have}",
+                    hint=unknown("column", name, available),
+                )
 
 
 def read_exclusions(path: str, names: Sequence[str]) -> dict[str, dict[str, list[int]]]:
