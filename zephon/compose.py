@@ -90,7 +90,11 @@ def check_schemas(steps: Sequence[tuple[Operator, Policy]], schema: pa.Schema | 
 
 
 def recipe_of(
-    source: StaticMixtureWorkSource, steps: Sequence[tuple[Operator, Policy]], options: Options, per_step: int
+    source: StaticMixtureWorkSource,
+    datasets: Sequence[Dataset],
+    steps: Sequence[tuple[Operator, Policy]],
+    options: Options,
+    per_step: int,
 ) -> dict[str, Any]:
     """Everything that determines the bytes, as plain values."""
     return {
@@ -98,7 +102,7 @@ def recipe_of(
         "sequences_per_lane_and_step": per_step,
         "flush_every_chunks": options.flush_every_chunks,
         "source": source.recipe(),
-        "datasets": [d.fingerprint() for d in source.datasets],  # type: ignore[attr-defined]
+        "datasets": [d.fingerprint() for d in datasets],
         "on_error": options.on_error,
         "operators": [operator_recipe(op) | ({} if p == options.on_error else {"on_error": p}) for op, p in steps],
     }

@@ -167,8 +167,7 @@ class Pipeline:
     def _recipe(
         self, datasets: list[Dataset], steps: list[tuple[Operator, Policy]], cutting: Mapping[str, Any]
     ) -> dict[str, Any]:
-        made = recipe_of(self.source, steps, self._options, int(cutting["per_step"]))
-        made["datasets"] = [d.fingerprint() for d in datasets]
+        made = recipe_of(self.source, datasets, steps, self._options, int(cutting["per_step"]))
         made["drop_last"] = cutting["drop_last"]
         return made
 
