@@ -71,8 +71,9 @@ class Batch:
 
         Args:
             dataset_names: the names of the components, by their number in the mixture.
-            defaults: what the recipe knows of `to_training`'s settings: `pad_token_id`, `eos_token_id`, and `token_columns`
-                (further columns with one number per token); None is not known.
+            defaults: what the recipe knows of `to_training`'s settings: `pad_token_id`, `eos_token_id`, `token_columns`
+                (further columns with one number per token), and `collators` (its operators that are `plugin.Collates`);
+                None is not known.
         """
         if not 0 <= empty <= group.num_rows:
             raise RecipeError(f"a batch of {group.num_rows} rows cannot have {empty} empty ones")
@@ -230,16 +231,17 @@ class Batch:
         pad_token_id: int | None = None,
         position_mode: PositionMode = "sample",
         cross_documents: bool = False,
-        **unknown_keywords: Any,
+        shift: bool | None = None,
+        **further: Any,
     ) -> dict[str, Any]:
-        """What a model trains on, from B rows of S+1 tokens. Rows of different lengths are padded to the longest.
+        """What a model trains on, from B rows of S+1 tokens (S without `shift`). Rows of different lengths are padded to the longest.
 
         A *segment* is a piece of a document, or the padding at the end of a row (always one segment).
 
         * `input_ids` [B, S]: the tokens but the last of each row.
-        * `labels` [B, S]: the next token of each input; `ignore_index` where that is padding or has loss mask 0, where it
-          belongs to another segment (unless `cross_documents`), with `eos_mask_loss` where the input is EOS, and
-          in empty sequences.
+        * `labels` [B, S]: the next token of each input, or without `shift` the input itself; `ignore_index` where that is padding
+          or has loss mask 0, where it belongs to another segment (unless `cross_documents`), with `eos_mask_loss` where it
+          follows EOS, and in empty sequences.
         * `loss_mask` float32 [B, S]: 1 where there is a label, else 0.
         * `num_label_tokens`: how many labels there are, an int; with `return_num_valid_tokens` also as `num_valid_tokens`.
         * `position_ids` [B, S]: from 0 in each segment, or those that came with the tokens; with `position_mode="sequence"`
@@ -261,14 +263,16 @@ class Batch:
             flatten: [B*S] in place of [B, S].
             eos_token_id: default: that of the recipe's tokenizer. Several are allowed.
             pad_token_id: default: that of the recipe.
+            shift: False: `input_ids` are all tokens of a row, and `labels`, `loss_mask` are aligned with them: the model shifts by
+                itself, as those of `transformers` do. Default: True, unless an operator of the recipe wants it otherwise.
+            further: keywords of operators that take part (`plugin.Collates`); see their `collate`.
 
         Raises:
             TypeError: an unknown keyword; `exclude_fields` is a string.
             RecipeError: a setting that doesn't fit (it is a ValueError), such as a rename of a field that isn't there.
             DataError: there are no tokens, or columns contradict each other.
         """
-        if unknown_keywords:
-            raise TypeError(unknown("keyword of to_training", next(iter(unknown_keywords)), TrainingOptions.__annotations__))
+        further = self._collator_options(further)
         options = TrainingOptions(
             tokens_field=tokens_field,
             return_labels=return_labels,
@@ -286,9 +290,28 @@ class Batch:
             pad_token_id=self.defaults.get("pad_token_id") if pad_token_id is None else pad_token_id,
             position_mode=position_mode,
             cross_documents=cross_documents,
+            shift=bool(further.get("shift", True)) if shift is None else shift,
         )
         columns = self.defaults.get("token_columns") or ()
-        return training_fields(self.group, options, empty=self.empty, token_columns=columns, ids=lambda: self.ids)
+        return training_fields(
+            self.group,
+            options,
+            empty=self.empty,
+            token_columns=columns,
+            ids=lambda: self.ids,
+            collators=self.defaults.get("collators") or (),
+            collator_options=further,
+        )
+
+    def _collator_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The keywords of the operators that take part, as given or by default. Raises `TypeError` for an unknown one."""
+        options: dict[str, Any] = {}
+        for operator in self.defaults.get("collators") or ():
+            options.update({k: v for k, v in operator.training_options().items() if v is not None or k not in options})
+        for name in given:
+            if name not in options:
+                raise TypeError(unknown("keyword of to_training", name, [*TrainingOptions.__annotations__, *options]))
+        return options | dict(given)
 
 
 SampleBatch = Batch

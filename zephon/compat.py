@@ -21,7 +21,6 @@ _OPTIONS = {
     "default_stage_prefetch": None,
     "deterministic": None,
     "global_rank": None,
-    "io_options": None,
     "mtp_mode": None,
     "op_queue_capacity": None,
     "worker_allocation": None,

@@ -5,50 +5,96 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
-from zephon.errors import DataError, PluginError, RecipeError, Where, at, unknown
+from zephon.contents import describe_columns, describe_files
+from zephon.discovery import FileShards
+from zephon.errors import DataError, RecipeError, Where, at
 from zephon.keys import key
-from zephon.plan.units import UnitTable, unit_table
-from zephon.plugin import FileInfo, OpenShard, Reader, Shard, Store, Units
-from zephon.registry import available, load
-from zephon.storage import expand, open_store
+from zephon.memory import InMemoryShard, MemoryShards
+from zephon.plan.units import I64, UnitTable, unit_table
+from zephon.plugin import OpenShard, Shard, Units
+from zephon.selection import Kept, Mask, Part, Selection, columns_of, evaluate, judge, load_kept, save_kept
+from zephon.storage import StoreOptions
+
+if TYPE_CHECKING:
+    from pyarrow.compute import Expression
+
+__all__ = ["Dataset", "InMemoryShard", "MemoryShards", "Shards"]
 
 _OPEN_SHARDS = 64
-_MEMORY_UNIT_ROWS = 1 << 16
 
 
 class Shards(Protocol):
     """Where a data set's shards come from: files through a reader, or memory."""
 
-    def list(self) -> Sequence[Shard]: ...
+    def list(self) -> Sequence[Shard]:
+        """The shards in their fixed order."""
+        ...
 
-    def open(self, shard: Shard) -> OpenShard: ...
+    def open(self, shard: Shard) -> OpenShard:
+        """One of them, ready for reading."""
+        ...
 
-    def recipe(self) -> dict[str, Any]: ...
+    def recipe(self) -> dict[str, Any]:
+        """`format` and `options`, plain."""
+        ...
+
+    def keep_at(self, shards: Sequence[Shard], what: str) -> str | None:
+        """A local path for something that was worked out from these versions of the shards; None: don't keep it."""
+        ...
 
     @property
-    def splittable(self) -> bool: ...
+    def splittable(self) -> bool:
+        """See `Reader`."""
+        ...
 
 
 class Dataset:
     """A named collection of shards. Making one lists and reads nothing; the first use of `units` or `schema` does.
 
-    Use `from_path`, `from_records` or `from_dict`.
+    Use `from_path`, `from_records` or `from_dict`. They all take a part of what is stored, which is decided before anything is planned:
+
+    * `columns`: only these.
+    * `rows`: a slice of the rows, counted over all shards in their order; negative numbers count from the end, the step is positive.
+    * `fraction`: a range of the rows instead: 0.1 the first tenth, (0.9, 1.0) the last one. It is one piece, so that little is read;
+      borders are rounded to the nearest row, so that (0, f) and (f, 1) share no row and leave none out. Where the order of the rows
+      means something, `rows=slice(k, None, n)`, every n-th one, is the fairer part.
+    * `filter`: an Arrow expression (`pc.field("score") > 0.5`) over the rows of that range and all stored columns. Rows for which it is
+      false or null are left out. It is evaluated once, over the columns that it needs, and kept as a bit per row in memory and, for
+      files whose version is known, in the cache directory. A row that can't be read then is an error, whatever `on_error` says.
+
+    Rows outside of the part are not drops: for the plan, the mixture and the accounting they don't exist. Errors and provenance name
+    a row by its place in the stored shard all the same.
     """
 
-    def __init__(self, name: str, shards: Shards, *, columns: Sequence[str] | None = None, exclude: Any = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        shards: Shards,
+        *,
+        columns: Sequence[str] | None = None,
+        rows: slice | None = None,
+        fraction: float | Sequence[float] | None = None,
+        filter: Expression | None = None,
+        exclude: Any = None,
+    ) -> None:
         if not isinstance(name, str) or not name:
             raise RecipeError(f"a data set's name must be a non-empty string, got {name!r}")
+        if isinstance(columns, str):
+            raise RecipeError(f"columns must be a list of names, got {columns!r}", hint=f"columns=[{columns!r}]")
         self.name = name
         self.columns = None if columns is None else tuple(columns)
+        with at(dataset=name):
+            self.part = Part.of(rows, fraction, filter)
         self.exclude = exclude
         self._shards = shards
         self._open: OrderedDict[int, OpenShard] = OrderedDict()
@@ -65,7 +111,11 @@ class Dataset:
         *,
         format: str | None = None,
         columns: Sequence[str] | None = None,
+        rows: slice | None = None,
+        fraction: float | Sequence[float] | None = None,
+        filter: Expression | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        io_options: StoreOptions | Mapping[str, Any] | None = None,
         cache_dir: str | None = None,
         **options: Any,
     ) -> Dataset:
@@ -75,9 +125,10 @@ class Dataset:
             name: its name in the mixture, in errors and in reports.
             path: a local path or a URL that fsspec knows.
             fmt, format: a reader's name; None: by index file and suffix.
-            columns: read only these.
+            columns, rows, fraction, filter: which part of it; see the class.
             storage_options: for fsspec.
-            cache_dir: where indices go that can't be written beside the data.
+            io_options: retries, time-outs and the shard cache of remote stores; they change no byte, and are no part of the recipe.
+            cache_dir: where indices go that can't be written beside the data, and what filters left.
             options: the reader's own settings.
 
         Raises:
@@ -89,12 +140,15 @@ class Dataset:
             raise RecipeError(f"data set {name!r} has no path")
         if fmt is not None and format is not None and fmt != format:
             raise RecipeError(f"fmt={fmt!r} and format={format!r} are one setting; give one of them")
-        where = FileShards(name, [os.fspath(p) for p in paths], fmt or format, storage_options, cache_dir, options)
-        return cls(name, where, columns=columns)
+        made = [os.fspath(p) for p in paths]
+        where = FileShards(
+            name, made, fmt or format, options, storage_options=storage_options, io_options=io_options, cache_dir=cache_dir
+        )
+        return cls(name, where, columns=columns, rows=rows, fraction=fraction, filter=filter)
 
     @classmethod
-    def from_records(cls, name: str, records: Sequence[Mapping[str, Any]] | pa.Table | pa.RecordBatch) -> Dataset:
-        """A data set in memory: a list of dicts, or an Arrow table (not copied)."""
+    def from_records(cls, name: str, records: Sequence[Mapping[str, Any]] | pa.Table | pa.RecordBatch, **part: Any) -> Dataset:
+        """A data set in memory: a list of dicts, or an Arrow table (not copied). `part`: `columns`, `rows`, `fraction`, `filter`."""
         if isinstance(records, pa.RecordBatch):
             table = pa.Table.from_batches([records])
         elif isinstance(records, pa.Table):
@@ -102,20 +156,21 @@ class Dataset:
         else:
             with at(dataset=name):
                 table = pa.Table.from_batches([groups.from_rows(list(records))])
-        return cls(name, MemoryShards({"memory": table}))
+        return cls(name, MemoryShards({"memory": table}), **part)
 
     @classmethod
-    def from_dict(cls, name: str, shards: Mapping[str, Any]) -> Dataset:
-        """A data set in memory, shard by shard: `{shard name: InMemoryShard([row, …]) or a list of rows}`."""
+    def from_dict(cls, name: str, shards: Mapping[str, Any], **part: Any) -> Dataset:
+        """A data set in memory, shard by shard: `{shard name: InMemoryShard([row, …]) or a list of rows}`; `part` as `from_records`."""
         tables = {}
         for shard_name, rows in shards.items():
             with at(dataset=name, shard=shard_name):
                 tables[shard_name] = pa.Table.from_batches([groups.from_rows(list(getattr(rows, "rows", rows)))])
-        return cls(name, MemoryShards(tables))
+        return cls(name, MemoryShards(tables), **part)
 
     def excluding(self, rows: Mapping[str, Sequence[int]]) -> Dataset:
         """The same data set, whose rows `{shard name or path: row numbers}` are left out, counted with the reason "excluded"."""
         made = Dataset(self.name, self._shards, columns=self.columns)
+        made.part = self.part
         made.exclude = {shard: sorted(set(map(int, numbers))) for shard, numbers in rows.items()}
         return made
 
@@ -142,11 +197,6 @@ class Dataset:
                     f"shards {shards[first].path!r} and {shards[number].path!r} have types that don't go together: {error}",
                     where=Where(dataset=self.name),
                 ) from error
-        if self.columns is not None:
-            for column in self.columns:
-                if schema.get_field_index(column) < 0 and len(schema):
-                    raise RecipeError(f"data set {self.name!r} has no column {column!r}; it has {', '.join(schema.names)}")
-            schema = pa.schema([f for f in schema if f.name in self.columns])
         return unit_table([(u.rows, u.nbytes) for u, _ in scanned]), schema.remove_metadata()
 
     def _scan_shard(self, number: int) -> tuple[Units, pa.Schema]:
@@ -154,20 +204,96 @@ class Dataset:
         with at(dataset=self.name, shard=self.shards[number].path):
             return shard.units(), shard.schema
 
-    @property
-    def units(self) -> UnitTable:
-        """The table of read units; from footers and indices."""
-        return self._scan[0]
+    @cached_property
+    def _selection(self) -> Selection | None:
+        if self.part is None:
+            return None
+        table, schema = self._scan
+        span = self.part.span(table.total_rows)
+        if self.part.expression is None:
+            return Selection(table, span, None)
+        with at(dataset=self.name):
+            return Selection(table, span, self._filtered(self.part, table, schema, span))
+
+    def _filtered(self, part: Part, table: UnitTable, schema: pa.Schema, span: range) -> Kept:
+        """The rows of `span` that the filter leaves, from the cache directory or from the data."""
+        if not len(schema):
+            return Kept(np.zeros(0, np.uint8), len(span))
+        names = columns_of(part.expression, schema) or schema.names[:1]
+        wanted = pa.schema([schema.field(n) for n in names])
+        path = self._shards.keep_at(self.shards, part.key().hex())
+        kept = None if path is None else load_kept(path, len(span))
+        if kept is None:
+
+            def judged(unit: int, places: slice) -> Mask:
+                shard = int(table.shard[unit])
+                with at(shard=self.shards[shard].path):
+                    return judge(part.expression, self._stored(shard, int(table.number[unit]), places, wanted), places.step)
+
+            kept = evaluate(_overlaps(table, span), judged, len(span))
+            if path is not None:
+                save_kept(path, kept)
+        return kept
+
+    def _stored(self, shard: int, number: int, places: slice, wanted: pa.Schema) -> pa.Table:
+        """A stored unit's rows from the first to the last of the places: these columns, in the data set's types, null where missing."""
+        names = [n for n in wanted.names if self._opened(shard).schema.get_field_index(n) >= 0]
+        made = self._read(shard, number, names, places.start, places.stop) if names else []
+        columns = [
+            pa.chunked_array([b.column(field.name).cast(field.type) for b in made], field.type)
+            if field.name in names
+            else pa.chunked_array([pa.nulls(places.stop - places.start, field.type)])
+            for field in wanted
+        ]
+        return pa.table(columns, schema=wanted)
 
     @property
+    def units(self) -> UnitTable:
+        """The table of read units, from footers and indices; of the chosen part, where there is one."""
+        return self._scan[0] if self._selection is None else self._selection.units
+
+    @cached_property
     def schema(self) -> pa.Schema:
-        """All columns over all shards, types widened where nothing is lost."""
-        return self._scan[1]
+        """The columns over all shards (those of `columns`), types widened where nothing is lost."""
+        schema = self._scan[1]
+        if self.columns is None:
+            return schema
+        for column in self.columns:
+            if schema.get_field_index(column) < 0 and len(schema):
+                raise RecipeError(f"data set {self.name!r} has no column {column!r}; it has {', '.join(schema.names)}")
+        return pa.schema([f for f in schema if f.name in self.columns])
 
     @property
     def splittable(self) -> bool:
         """Whether a part of a unit can be read by itself."""
         return self._shards.splittable
+
+    def use_io_options(self, options: Any) -> None:
+        """Read through a store with these options from now on, unless the data set was given some of its own."""
+        if isinstance(self._shards, FileShards) and self._shards.use_io_options(options):
+            with self._open_guard:
+                self._open.clear()
+
+    def prefetch(self, units: I64) -> None:
+        """Fetch the shards of these units into the shard cache, in the background; without a cache, nothing."""
+        if self.has_cache:
+            numbers = dict.fromkeys(self.units.shard[units].tolist())
+            self._shards.prefetch([self.shards[n] for n in numbers])  # type: ignore[attr-defined]
+
+    def cancel_prefetch(self) -> None:
+        """Stop fetching ahead."""
+        if isinstance(self._shards, FileShards):
+            self._shards.cancel_prefetch()
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether shards are fetched into a cache on local disk."""
+        return isinstance(self._shards, FileShards) and self._shards.has_cache
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether reading a unit is no more than slicing memory."""
+        return isinstance(self._shards, MemoryShards)
 
     def __len__(self) -> int:
         return self.units.total_rows
@@ -191,33 +317,54 @@ class Dataset:
     def read(self, unit: int, columns: Sequence[str] | None, start: int = 0, stop: int | None = None) -> list[pa.RecordBatch]:
         """The rows [start, stop) of one unit of `units`, columns that the shard lacks left out. Raises `DataError`."""
         table = self.units
-        number = int(table.shard[unit])
+        shard, number = int(table.shard[unit]), int(table.number[unit])
         end = int(table.rows[unit]) if stop is None else stop
-        with at(dataset=self.name, shard=self.shards[number].path):
-            made = list(self._opened(number).read(int(table.number[unit]), columns, start, end))
+        if self._selection is None:
+            return self._read(shard, number, columns, start, end)
+        low, high, places = self._selection.offsets(unit, start, end)
+        made = self._read(shard, number, columns, low, high)
+        return made if places is None else list(_at_places(made, places))
+
+    def _read(self, shard: int, number: int, columns: Sequence[str] | None, start: int, stop: int) -> list[pa.RecordBatch]:
+        with at(dataset=self.name, shard=self.shards[shard].path):
+            made = list(self._opened(shard).read(number, columns, start, stop))
             found = sum(len(g) for g in made)
-            if found != end - start:
-                raise DataError(f"unit {int(table.number[unit])} gave {found} rows where its index promises {end - start}")
+            if found != stop - start:
+                raise DataError(f"unit {number} gave {found} rows where its index promises {stop - start}")
         return made
 
+    def row_of(self, unit: npt.ArrayLike, row: npt.ArrayLike) -> I64:
+        """The place in its stored shard of each row, given as a unit of `units` and a row there; int64, shaped as both broadcast."""
+        if self._selection is None:
+            made: I64 = self.units.first_row[np.asarray(unit)] + np.asarray(row)
+            return made
+        return self._selection.row_of(unit, row)
+
     def fingerprint(self) -> dict[str, Any]:
-        """What the recipe keeps of the data: shard names, sizes, row counts and schema, hashed. Cheap: no data is read."""
-        table = self.units
+        """What the recipe keeps of the data: sizes, versions and row counts of shards, columns and their types, the chosen part.
+
+        Cheap: listings, footers and indices; no data is read, but for a `filter`, which planning has evaluated anyway. Plain values, a
+        kilobyte or two however many shards there are. `zephon.recipe.difference` says in words how two of them differ.
+        """
+        table = self._scan[0]
+        shards = self.shards
         parts: list[int | str] = []
-        for shard in self.shards:
+        for shard in shards:
             parts += [shard.path.rsplit("/", 1)[-1], shard.size, shard.etag]
-        rows = np.bincount(table.shard, weights=table.rows, minlength=len(self.shards)).astype(np.int64)
-        parts += [int(r) for r in rows] + [int(u) for u in table.rows]
+        rows = np.bincount(table.shard, weights=table.rows, minlength=len(shards)).astype(np.int64)
+        parts += [int(r) for r in rows] + [int(u) for u in table.rows] + [str(self.schema)]
         excluded = key(*[x for s, rs in sorted(self.exclude.items()) for x in (s, *rs)]) if self.exclude else None
         return {
             "name": self.name,
-            "shards": len(self.shards),
+            **self._shards.recipe(),
+            "files": describe_files(shards, rows),
+            "schema": describe_columns(self.schema),
+            "columns": None if self.columns is None else sorted(self.columns),
+            "part": None if self.part is None or self._selection is None else self.part.recipe() | self._selection.recipe(),
+            "excluded": None if excluded is None else f"{excluded:016x}",
+            "shards": len(shards),
             "rows": table.total_rows,
             "content": f"{key(*parts):016x}",
-            "columns": None if self.columns is None else sorted(self.columns),
-            "schema": f"{key(str(self.schema)):016x}",
-            "excluded": None if excluded is None else f"{excluded:016x}",
-            **self._shards.recipe(),
         }
 
     def __getstate__(self) -> dict[str, Any]:
@@ -238,164 +385,23 @@ def _unifies(first: pa.Schema, second: pa.Schema) -> bool:
     return True
 
 
-class FileShards:
-    """Shards that a reader finds among files."""
-
-    def __init__(
-        self,
-        name: str,
-        paths: Sequence[str],
-        fmt: str | None,
-        storage_options: Mapping[str, Any] | None,
-        cache_dir: str | None,
-        options: Mapping[str, Any],
-    ) -> None:
-        self.name = name
-        self.paths = list(paths)
-        self.fmt = fmt
-        self.options = dict(options)
-        self.storage_options = storage_options
-        self.cache_dir = cache_dir
-        if fmt is not None:
-            self.reader_class = load("zephon.formats", fmt)
-            self._make_reader(self.reader_class)
-
-    def _make_reader(self, reader: type[Reader]) -> Reader:
-        known = list(getattr(reader, "__dataclass_fields__", {}))
-        for option in self.options:
-            if option not in known:
-                from_path = ["fmt", "format", "columns", "storage_options", "cache_dir"]
-                what = f"option of data set {self.name!r} or its reader {reader.name!r}"
-                raise RecipeError(unknown(what, option, known + from_path))
-        return reader(**self.options)
-
-    @cached_property
-    def _found(self) -> tuple[Store, Reader, list[FileInfo]]:
-        files: dict[str, FileInfo] = {}
-        store: Store | None = None
-        for path in self.paths:
-            here, inner = open_store(path, self.storage_options, self.cache_dir)
-            if store is not None and type(here) is not type(store):
-                raise RecipeError(f"data set {self.name!r} mixes local paths and URLs", hint="make two data sets of it")
-            store = here
-            for file in expand(here, inner):
-                files.setdefault(file.path, file)  # a file that two of the paths name is one shard
-        assert store is not None
-        found = list(files.values())
-        reader = self._make_reader(self.reader_class if self.fmt is not None else detect(found, ", ".join(self.paths)))
-        return store, reader, found
-
-    def list(self) -> Sequence[Shard]:
-        store, reader, files = self._found
-        return reader.shards(store, files)
-
-    def open(self, shard: Shard) -> OpenShard:
-        store, reader, _ = self._found
-        return reader.open(store, shard)
-
-    @property
-    def splittable(self) -> bool:
-        return self._found[1].splittable
-
-    def recipe(self) -> dict[str, Any]:
-        return {"format": self._found[1].name, "options": {k: _plain(v) for k, v in self.options.items()}}
+def _overlaps(table: UnitTable, span: range) -> Iterator[tuple[int, slice]]:
+    """The stored units that `span` touches, and its places in each."""
+    start = 0
+    for unit, rows in enumerate(table.rows.tolist()):
+        inside = range(
+            max(0, -((span.start - start) // span.step)), min(len(span), -((span.start - start - rows) // span.step))
+        )
+        if len(inside):
+            places = span[inside.start : inside.stop]
+            yield unit, slice(places.start - start, places[-1] + 1 - start, span.step)
+        start += rows
 
 
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool | type(None)) else repr(value)
-
-
-def detect(files: Sequence[FileInfo], place: str) -> type[Reader]:
-    """The one reader whose index file or suffix is among `files`.
-
-    Raises:
-        RecipeError: none fits, or several do (with what was found).
-    """
-    names = {f.path.rsplit("/", 1)[-1] for f in files}
-    by_index: dict[str, type[Reader]] = {}
-    by_suffix: dict[str, tuple[type[Reader], int]] = {}
-    broken: list[str] = []
-    for name in available("zephon.formats"):
-        try:
-            reader = load("zephon.formats", name)
-        except PluginError as error:
-            broken.append(str(error))
-            continue
-        if any(index in names for index in reader.index_files):
-            by_index[name] = reader
-        count = sum(f.path.endswith(reader.suffixes) for f in files) if reader.suffixes else 0
-        if count:
-            by_suffix[name] = reader, count
-    claims = by_index or {name: reader for name, (reader, _) in by_suffix.items()}
-    if len(claims) == 1:
-        return next(iter(claims.values()))
-    if claims:
-        found = ", ".join(f"{name} ({by_suffix[name][1]} files)" if name in by_suffix else name for name in sorted(claims))
-        raise RecipeError(f"{place} mixes formats: {found}", hint="give format=… or a narrower path")
-    notes = "".join(f"\n  {b}" for b in broken)
-    raise RecipeError(
-        f"no reader knows the {len(files)} files at {place}, for example {min(names, default='(none)')!r}{notes}",
-        hint=f"give format=…; installed: {', '.join(available('zephon.formats'))}",
-    )
-
-
-class InMemoryShard:
-    """Rows in memory, for `Dataset.from_dict`."""
-
-    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        self.rows = list(rows)
-
-
-class MemoryShards:
-    """Arrow tables as shards."""
-
-    splittable = True
-
-    def __init__(self, tables: Mapping[str, pa.Table]) -> None:
-        self.tables = {name: plain_table(table) for name, table in tables.items()}
-
-    def list(self) -> Sequence[Shard]:
-        return [Shard(path=name, size=table.nbytes, etag=self._content(table)) for name, table in self.tables.items()]
-
-    def _content(self, table: pa.Table) -> str:
-        return f"{key(*[groups.hash_group(b) for b in table.to_batches()]):016x}"
-
-    def open(self, shard: Shard) -> OpenShard:
-        return _OpenTable(self.tables[shard.path])
-
-    def recipe(self) -> dict[str, Any]:
-        return {"format": "memory", "options": {}}
-
-
-def plain_table(table: pa.Table) -> pa.Table:
-    """The table with view and dictionary types turned into the ordinary ones, and in batches of at most 65,536 rows."""
-    for index, field in enumerate(table.schema):
-        kind = field.type
-        if pa.types.is_dictionary(kind):
-            kind = kind.value_type
-        elif pa.types.is_string_view(kind):
-            kind = pa.string()
-        elif pa.types.is_binary_view(kind):
-            kind = pa.binary()
-        if kind != field.type:
-            table = table.set_column(index, field.name, table.column(index).cast(kind))
-    return pa.Table.from_batches(table.to_batches(max_chunksize=_MEMORY_UNIT_ROWS), schema=table.schema)
-
-
-class _OpenTable:
-    def __init__(self, table: pa.Table) -> None:
-        self.schema = table.schema
-        self._batches = [b for b in table.to_batches() if len(b)]
-
-    def units(self) -> Units:
-        rows = np.array([len(b) for b in self._batches], dtype=np.int64)
-        return Units(rows, np.array([b.nbytes for b in self._batches], dtype=np.int64))
-
-    def read(self, unit: int, columns: Sequence[str] | None, start: int, stop: int) -> Sequence[pa.RecordBatch]:
-        batch = self._batches[unit].slice(start, stop - start)
-        if columns is None:
-            return [batch]
-        return [groups.select(batch, [c for c in columns if batch.schema.get_field_index(c) >= 0])]
-
-    def close(self) -> None:
-        """Nothing is open."""
+def _at_places(made: Sequence[pa.RecordBatch], places: I64) -> Iterator[pa.RecordBatch]:
+    begin = 0
+    for group in made:
+        low, high = np.searchsorted(places, [begin, begin + len(group)])
+        if low < high:
+            yield groups.take(group, places[low:high] - begin)
+        begin += len(group)

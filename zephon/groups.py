@@ -60,7 +60,7 @@ PIECE = np.dtype(
 """A document piece in a sequence: its group and row there, its tokens, where the document is from, and at which token of it it starts."""
 
 SOURCE = "_source"
-"""In the rows of a `Decision`: `list<int32>`, the numbers of the groups that this row's payload comes from."""
+"""In the rows of a `Decision` without PIECES: `list<int32>`, the numbers of the groups that this row's payload comes from."""
 
 IntArray = npt.NDArray[Any]
 ArrowArray = Any
@@ -68,8 +68,8 @@ ArrowArray = Any
 
 
 def is_internal(name: str) -> bool:
-    """Whether a column is Zephon's own (provenance, references) and not the user's."""
-    return name.startswith("_")
+    """Whether a column is Zephon's own (provenance, references) and not the user's. WebDataset's `__key__` is the user's."""
+    return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
 
 
 def user_columns(schema: pa.Schema) -> list[str]:
@@ -110,6 +110,38 @@ def list_parts(array: ArrowArray) -> tuple[IntArray, IntArray]:
         array = _without_nulls(array)
         offsets, values = array.offsets.to_numpy(zero_copy_only=False), array.values
     return offsets, values.to_numpy(zero_copy_only=False)
+
+
+def list_spans(array: ArrowArray) -> tuple[IntArray, IntArray, IntArray]:
+    """A list or list-view column of numbers as `(begin int[N], length int[N], values)`: row i is `values[begin[i]:begin[i] + length[i]]`.
+
+    No copy of values; null lists count as empty, null elements are a `DataError`.
+    """
+    if pa.types.is_list_view(array.type):
+        # made by `view_rows`: int32 bounds, no nulls, no children's offset
+        _, begin, length, _, values = array.buffers()
+        here = slice(array.offset, array.offset + len(array))
+        kind = np.int32 if array.type.value_type == pa.int32() else np.uint8
+        return np.frombuffer(begin, np.int32)[here], np.frombuffer(length, np.int32)[here], np.frombuffer(values, kind)
+    offsets, values = list_parts(array)
+    return offsets[:-1], np.diff(offsets), values
+
+
+def list_lengths(array: ArrowArray) -> IntArray:
+    """The number of elements of each row of a list or list-view column; null lists count as empty."""
+    if pa.types.is_list_view(array.type):
+        return list_spans(array)[1]
+    return np.diff(list_parts(array)[0])
+
+
+def nbytes(group: pa.RecordBatch) -> int:
+    """Bytes of the group's rows; of list views only what they show."""
+    columns: Sequence[ArrowArray] = group.columns
+    views = [c for c in columns if pa.types.is_list_view(c.type)]
+    if not views:
+        return group.nbytes
+    shown: int = sum(int(list_lengths(c).sum()) * (c.type.value_type.bit_width // 8) + 8 * len(c) for c in views)
+    return shown + sum(int(c.nbytes) for c in columns if not pa.types.is_list_view(c.type))
 
 
 def _without_nulls(array: ArrowArray) -> ArrowArray:
@@ -154,6 +186,14 @@ def list_pieces(rows: pa.RecordBatch) -> tuple[IntArray, IntArray]:
     return offsets, flat
 
 
+def source_numbers(rows: pa.RecordBatch) -> IntArray:
+    """The groups that decision rows draw on, by number, one per reference: from PIECES, else from SOURCE."""
+    if rows.schema.get_field_index(PIECES) >= 0:
+        return np.ascontiguousarray(list_pieces(rows)[1]["source"])
+    offsets, values = list_parts(column(rows, SOURCE))
+    return values[int(offsets[0]) : int(offsets[-1])]
+
+
 _VIEW = np.dtype([("length", "<i4"), ("inline", "<i4", 3)])
 """An element of Arrow's binary_view: up to 12 bytes in place, else (4 bytes that only comparisons look at, buffer number, offset)."""
 
@@ -171,7 +211,7 @@ def gather_ranges(arrays: Sequence[IntArray], which: IntArray, begin: IntArray, 
     views["inline"][:, 1] = which
     views["inline"][:, 2] = begin * 4
     short = np.flatnonzero(length <= 3)
-    for number in np.unique(which[short]):
+    for number in np.unique(which[short]).tolist() if len(short) else ():
         here = short[which[short] == number]
         values = np.ascontiguousarray(arrays[number]).view(np.int32)
         for place in range(3):
@@ -209,6 +249,79 @@ def take(group: pa.RecordBatch, indices: npt.ArrayLike) -> pa.RecordBatch:
     if not any(_is_flat_list(field.type) for field in group.schema):
         return group.take(index)
     return pa.RecordBatch.from_arrays([_take_array(c, index) for c in group.columns], schema=group.schema)
+
+
+_VIEWED = (pa.list_(pa.int32()), pa.list_(pa.uint8()))
+
+
+def view_rows(group: pa.RecordBatch, index: IntArray) -> pa.RecordBatch:
+    """The rows at `index`, in that order; lists of numbers as list views that share the group's memory, so that nothing is copied."""
+    places: ArrowArray = pa.array(index)
+    arrays = [_view_array(c, index) if _can_be_viewed(c) else _take_array(c, places) for c in group.columns]
+    return pa.RecordBatch.from_arrays(arrays, names=group.schema.names)
+
+
+def _can_be_viewed(array: ArrowArray) -> bool:
+    # token ids and masks as packers use them: other widths are converted on the way, which is cheaper once than in each gather
+    return array.type in _VIEWED and not array.null_count and not array.values.null_count
+
+
+def _view_array(array: ArrowArray, index: IntArray) -> ArrowArray:
+    offsets = array.offsets.to_numpy(zero_copy_only=False)
+    begin = offsets[index]
+    make: Any = pa.ListViewArray.from_arrays
+    values = array.values
+    if values.offset:  # `list_spans` looks at buffers
+        begin, values = begin + values.offset, _from_start(values)
+    return make(pa.array(begin), pa.array(offsets[index + 1] - offsets[index]), values)
+
+
+def _from_start(values: ArrowArray) -> ArrowArray:
+    return pa.Array.from_buffers(values.type, values.offset + len(values), values.buffers())
+
+
+def take_from(groups: Sequence[pa.RecordBatch], which: IntArray, index: IntArray) -> pa.RecordBatch:
+    """Row i is row `index[i]` of `groups[which[i]]`; one copy for numbers and lists of 4-byte numbers. All groups have one schema."""
+    if len(groups) == 1:
+        return take(groups[0], index)
+    ends = np.cumsum([0, *(len(g) for g in groups)])
+    place = ends[which] + index
+    arrays, rest = [], []
+    for number, field in enumerate(groups[0].schema):
+        columns: list[ArrowArray] = [g.column(number) for g in groups]
+        if any(c.null_count for c in columns):
+            made = None
+        elif _is_flat_list(field.type) and field.type.value_type.bit_width == 32 and pa.types.is_list(field.type):
+            made = _gather_lists(columns, which, index)
+        elif pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
+            made = pa.array(np.concatenate([c.to_numpy() for c in columns])[place])
+        else:
+            made = None
+        arrays.append(made)
+        if made is None:
+            rest.append(number)
+    if rest:
+        names = [groups[0].schema.names[n] for n in rest]
+        taken = take(concat([select(g, names) for g in groups]), place)
+        for number, array in zip(rest, taken.columns, strict=True):
+            arrays[number] = array
+    return pa.RecordBatch.from_arrays(arrays, schema=groups[0].schema)  # type: ignore[arg-type]
+
+
+def _gather_lists(columns: Sequence[ArrowArray], which: IntArray, index: IntArray) -> ArrowArray | None:
+    values, begin, length = [], np.zeros(len(which), np.int64), np.zeros(len(which), np.int64)
+    for number, array in enumerate(columns):
+        if array.values.null_count:
+            return None
+        offsets, numbers = list_parts(array)
+        mine = np.flatnonzero(which == number)
+        first = int(offsets[0])
+        begin[mine] = offsets[index[mine]] - first
+        length[mine] = offsets[index[mine] + 1] - first - begin[mine]
+        values.append(numbers[first : int(offsets[-1])])
+    ends = np.zeros(len(which) + 1, np.int64)
+    np.cumsum(length, out=ends[1:])
+    return make_list(ends, gather_ranges(values, which, begin, length)) if int(ends[-1]) < 2**29 else None
 
 
 def _is_flat_list(kind: pa.DataType) -> bool:

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from zephon.dataset import Dataset, InMemoryShard
+from zephon.storage.options import CacheOptions, StoreOptions
 
-__all__ = ["Dataset", "InMemoryShard"]
+__all__ = ["CacheOptions", "Dataset", "InMemoryShard", "StoreOptions"]

@@ -33,6 +33,8 @@ class Options:
     """Microbatches held ready for the training step at most; two are enough where they are heavy."""
     max_bytes: int = 1 << 30
     """Bytes that data in flight and decoded data kept for several lanes may take, half each."""
+    io_options: Any = None
+    """Retries, time-outs and the shard cache (`zephon.io.StoreOptions`, or the same as a dict) of data sets that have none of their own."""
     flush_every_chunks: int = 8
     """Part of the recipe. Chunks per window."""
     max_steps: int | None = None

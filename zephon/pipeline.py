@@ -23,7 +23,7 @@ from zephon.errors import CheckpointError, RecipeError, unknown
 from zephon.exchange import exchange_states
 from zephon.options import Options
 from zephon.plan.source import StaticMixtureWorkSource
-from zephon.plugin import Operator
+from zephon.plugin import Collates, Operator
 from zephon.registry import available, load
 from zephon.report import explain, stats_report
 from zephon.runners import make_runner
@@ -137,6 +137,9 @@ class Pipeline:
         if self._options.exclude is not None:
             excluded = read_exclusions(self._options.exclude, [d.name for d in datasets])
             datasets = [d.excluding(excluded[d.name]) if d.name in excluded else d for d in datasets]
+        if self._options.io_options is not None:
+            for dataset in datasets:
+                dataset.use_io_options(self._options.io_options)
         return datasets
 
     def _parts(self) -> tuple[list[Dataset], list[tuple[Operator, Policy]], dict[str, Any]]:
@@ -338,6 +341,8 @@ def batch_defaults(stateless: list[Operator], definition: Definition) -> dict[st
             found["pad_token_id"] = op.pad_token_id  # type: ignore[attr-defined]
         if getattr(op, "token_columns", None):
             found["token_columns"] = op.token_columns  # type: ignore[attr-defined]
+    in_order = [op for level in definition.levels for op in (*level.deciders, *(op for op, _ in level.stage.steps))]
+    found["collators"] = tuple(op for op in in_order if isinstance(op, Collates))
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, ClassVar, Protocol, runtime_checkable
 
@@ -22,10 +23,13 @@ from zephon.errors import DataError, PluginError, RecipeError, at
 __all__ = [
     "Accumulator",
     "Apply",
+    "Collates",
+    "Collation",
     "CountsTokens",
     "DataError",
     "Decision",
     "Drops",
+    "Fields",
     "FileInfo",
     "LaneWindow",
     "OpenShard",
@@ -37,6 +41,7 @@ __all__ = [
     "SelectOperator",
     "Selector",
     "Shard",
+    "ShardWriter",
     "StatefulOperator",
     "Store",
     "Units",
@@ -75,6 +80,11 @@ class Store(Protocol):
 
     def local(self, path: str) -> str | None:
         """The path on local disk, for memory maps, or None for a store that isn't local."""
+        ...
+
+    def on_disk(self, path: str) -> AbstractContextManager[str]:
+        """The whole file as a local path for the length of a `with` block: the file itself, a pinned copy in the shard cache,
+        or a temporary download. For libraries that take nothing but paths; prefer `read` where a part is enough."""
         ...
 
     def sidecar(self, path: str, suffix: str) -> Sequence[str]:
@@ -123,6 +133,22 @@ class OpenShard(Protocol):
         ...
 
 
+class ShardWriter(Protocol):
+    """Writes one file, or one directory, of a format. Used by one thread, and closed or aborted once."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append rows that have the schema the writer was made with. Raises `DataError` for a value that the format can't hold."""
+        ...
+
+    def close(self) -> None:
+        """Write what is left and the footer; only then is the file complete."""
+        ...
+
+    def abort(self) -> None:
+        """Close without finishing, and remove what was written."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reader(ABC):
     """A file format. Its fields are its options, all of them; they are part of the recipe.
@@ -136,6 +162,8 @@ class Reader(ABC):
     index_files: ClassVar[tuple[str, ...]] = ()
     """A directory that holds a file of this name is this format's, e.g. `("index.json",)`; stronger than suffixes."""
     splittable: ClassVar[bool] = False
+    part_suffix: ClassVar[str | None] = None
+    """How the name of what `writer` makes ends, e.g. `".parquet"`; "": it makes a directory. None: the format has no writer."""
 
     def shards(self, store: Store, files: Sequence[FileInfo]) -> list[Shard]:
         """The shards among `files` (sorted by path), in a fixed order: those with one of the suffixes.
@@ -145,9 +173,32 @@ class Reader(ABC):
         mine = [f for f in files if f.path.endswith(self.suffixes)] if self.suffixes else []
         return [Shard(path=f.path, size=f.size, etag=f.etag) for f in (mine or files)]
 
+    @classmethod
+    def claims(cls, store: Store, files: Sequence[FileInfo]) -> bool:  # noqa: ARG003 - a default of an interface
+        """Whether the data set that holds `files` is of this format; asked only where a suffix or an index file of this reader is there.
+
+        For formats that share a suffix or the name of an index file: look at the file and tell. Raises nothing about files that are
+        not of this format. `format=` goes past it.
+        """
+        return True
+
     @abstractmethod
     def open(self, store: Store, shard: Shard) -> OpenShard:
         """Read the footer or index of one shard. Raises `DataError` where the file isn't of this format."""
+
+    def writer(self, path: str, schema: pa.Schema) -> ShardWriter:
+        """A writer of one new file (or directory) on local disk; what it writes, this reader reads back.
+
+        Raises:
+            PluginError: this format has no writer, or its library isn't installed.
+            RecipeError: a column's type can't be kept in this format.
+        """
+        raise PluginError(f"format {self.name!r} has no writer")
+
+    def finish(self, directory: str) -> None:
+        """Called once, after all parts of a data set were written into `directory`: make one data set of them, where that takes more than
+        lying side by side (one index file out of several). It may be called again after an interruption."""
+        return
 
 
 # -------------------------------------------------------------------------------------------------- operators
@@ -239,8 +290,8 @@ class LaneWindow:
 class Decision:
     """Rows that an accumulator decided to emit: light columns only, plus the payload by reference.
 
-    `rows` has the column `groups.SOURCE` (`list<int32>`): the numbers of the groups that each row draws on, and
-    `sources` holds exactly those groups. Later accumulators may reorder `rows`; the payload is gathered after them.
+    `rows` has the column `groups.SOURCE` (`list<int32>`), the numbers of the groups that each row draws on, or `groups.PIECES`,
+    which says the same; `sources` holds exactly those groups. Later accumulators may reorder `rows`; the payload is gathered after them.
     """
 
     rows: pa.RecordBatch
@@ -271,6 +322,10 @@ class StatefulOperator(Operator):
     """An operator that looks across groups: an accumulator decides, then `bind()`'s gather builds the rows on a worker."""
 
     stateful: ClassVar[bool] = True
+
+    takes_views: ClassVar[bool] = False
+    """Its accumulator and gather read list columns by `groups.list_spans` and `list_lengths`, so they may be given list views, which
+    share memory with other groups: lists that come straight from the source are then not copied before they are gathered."""
 
     @abstractmethod
     def accumulator(self, where: LaneWindow) -> Accumulator:
@@ -323,4 +378,51 @@ class CountsTokens(Protocol):
 
     def token_column(self) -> str:
         """The name of the list column whose lengths are token counts."""
+        ...
+
+
+# ----------------------------------------------------------------------------------------------------- collating
+
+Fields = Mapping[str, Callable[[], Any]]
+"""What `Batch.to_training` returns, by name, each with the function that makes it; only what is not excluded is made."""
+
+
+@dataclass(frozen=True)
+class Collation:
+    """A batch on its way to a trainer: what `Batch.to_training` knows, for operators that add to it."""
+
+    group: pa.RecordBatch
+    """The rows, as the last operator made them."""
+    empty: int
+    """So many rows at the end are empty sequences."""
+    inputs: npt.NDArray[Any]
+    """int[B, S]: the tokens that the model gets; may be a view of the group."""
+    segments: npt.NDArray[np.int64]
+    """The inputs of each segment (document piece, or padding at a row's end), row after row; they sum to B*S."""
+    shift: bool
+    """Whether the inputs lack the last token of each row (labels are then the next tokens)."""
+    flatten: bool
+    """Whether [B*S] is wanted instead of [B, S]."""
+    dtype: np.dtype[Any]
+    """Of integers that belong to tokens, e.g. positions."""
+    options: Mapping[str, Any]
+    """The keywords that operators declared (`training_options`), as given or by default."""
+    finish: Callable[[npt.NDArray[Any]], Any]
+    """Makes of a new, contiguous array what the caller of `to_training` asked for: a tensor, an array or lists."""
+
+
+@runtime_checkable
+class Collates(Protocol):
+    """An operator that takes part in `Batch.to_training`: it knows what the columns that it made are for a trainer.
+
+    The operators of a recipe are asked in order, each with the fields that those before it left.
+    """
+
+    def training_options(self) -> Mapping[str, Any]:
+        """Further keywords of `to_training`, with their defaults; None: not known, another operator's default counts. `shift` is
+        `to_training`'s own: its default changes."""
+        ...
+
+    def collate(self, batch: Collation, fields: Fields) -> Fields:
+        """The fields, with some added, replaced or left out. Called in the consumer's thread for each batch: leave work to the fields."""
         ...

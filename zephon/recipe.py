@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from zephon.contents import column_differences, file_differences
 from zephon.plugin import Operator
 
 STREAM_VERSION = 1
@@ -128,7 +129,11 @@ def difference(saved: Any, now: Any, path: str = "") -> list[str]:
         out: list[str] = []
         for name in [*saved, *(n for n in now if n not in saved)]:
             inner = label if name == "settings" else f"{label} {name}".strip()
-            if name not in saved:
+            if name in _DATA and isinstance(saved.get(name), Mapping) and isinstance(now.get(name), Mapping):
+                out += _DATA[name](saved[name], now[name], label)
+            elif name == "content" and out:
+                continue  # a hash of what was just said in words
+            elif name not in saved:
                 out.append(f"{inner} is new: {_short(now[name])}")
             elif name not in now:
                 out.append(f"{inner} is gone (was {_short(saved[name])})")
@@ -147,6 +152,13 @@ def difference(saved: Any, now: Any, path: str = "") -> list[str]:
                 out += difference(saved[number], now[number], f"{one} {number}")
         return out
     return [] if saved == now else [f"{path} {_short(saved)} → {_short(now)}".strip()]
+
+
+_DATA: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any], str], list[str]]] = {
+    "files": file_differences,
+    "schema": column_differences,
+}
+"""Parts of a data set's fingerprint that have words of their own."""
 
 
 def _singular(path: str) -> str:

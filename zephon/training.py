@@ -1,14 +1,16 @@
 """What a trainer gets from token rows: inputs, labels, masks, positions and document borders, as tensors.
 
-For B rows of S+1 tokens the inputs are `tokens[:, :-1]` and the labels `tokens[:, 1:]`. A *segment* is a document piece, or the
-padding at the end of a row; segments of a row are numbered 0, 1, .. (`document_ids`), and `cu_seqlens` holds their borders.
+For B rows of S+1 tokens the inputs are `tokens[:, :-1]` and the labels `tokens[:, 1:]`; without `shift`, both are the S tokens as they
+are. A *segment* is a document piece, or the padding at the end of a row; segments of a row are numbered 0, 1, .. (`document_ids`),
+and `cu_seqlens` holds their borders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -17,6 +19,7 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.errors import DataError, RecipeError, unknown
+from zephon.plugin import Collates, Collation
 from zephon.tensors import Output
 
 Array = Any
@@ -51,6 +54,7 @@ class TrainingOptions:
     pad_token_id: int | None = None
     position_mode: PositionMode = "sample"
     cross_documents: bool = False
+    shift: bool = True
 
     def __post_init__(self) -> None:
         if isinstance(self.exclude_fields, str):
@@ -70,10 +74,13 @@ def training_fields(
     empty: int = 0,
     token_columns: Collection[str] = (),
     ids: Callable[[], list[Any]] | None = None,
+    collators: Sequence[Collates] = (),
+    collator_options: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The fields by name, as what `options.dtype` asks for. The arrays are new: writable, nothing shared with `group`.
 
-    `token_columns` are further columns with one number per token, beyond those of `TOKEN_ALIGNED`.
+    `token_columns` are further columns with one number per token, beyond those of `TOKEN_ALIGNED`; `collators` are the operators that
+    take part, `collator_options` the values of their keywords.
     """
     output = Output.of(options.dtype)
     rows = TokenRows.of(group, options, empty)
@@ -88,6 +95,19 @@ def training_fields(
         fields[name] = make
     if ids is not None:
         fields.setdefault("ids", ids)
+    for operator in collators:
+        batch = Collation(
+            group=group,
+            empty=empty,
+            inputs=rows.tokens[:, : rows.shape[1]],
+            segments=rows.segment_lengths,
+            shift=options.shift,
+            flatten=options.flatten,
+            dtype=output.dtype,
+            options=collator_options,
+            finish=output.finish,
+        )
+        fields = dict(operator.collate(batch, fields))
     return {name: make() for name, make in _renamed(fields, options).items() if name not in options.exclude_fields}
 
 
@@ -113,7 +133,7 @@ def _renamed(fields: dict[str, Callable[[], Any]], options: TrainingOptions) -> 
 
 @dataclass(frozen=True)
 class TokenRows:
-    """B token rows of one width L = S+1, padded at the end where they were not."""
+    """B token rows of one width L, padded at the end where they were not; L is S+1, without `shift` S."""
 
     tokens: Ints
     """int[B, L]; may be a view of the group."""
@@ -127,6 +147,8 @@ class TokenRows:
     """bool[B, L]: the loss mask that came with the tokens."""
     positions: Ints | None
     """int[B, L]: the positions that came with the tokens."""
+    shift: bool = True
+    """Whether inputs are the tokens but the last, and labels the tokens but the first."""
 
     @staticmethod
     def of(group: pa.RecordBatch, options: TrainingOptions, empty: int) -> TokenRows:
@@ -152,12 +174,12 @@ class TokenRows:
             positions = np.where(added >= 0, added, positions)
         trained = _aligned(group, groups.LOSS_MASK, lengths, width, missing=1) if has_column(group, groups.LOSS_MASK) else None
         starts = _starts(group, padding, width, positions)
-        return TokenRows(tokens, lengths, padding, starts, None if trained is None else trained != 0, positions)
+        return TokenRows(tokens, lengths, padding, starts, None if trained is None else trained != 0, positions, options.shift)
 
     @property
     def shape(self) -> tuple[int, int]:
         """(B, S)."""
-        return self.tokens.shape[0], max(self.tokens.shape[1] - 1, 0)
+        return self.tokens.shape[0], max(self.tokens.shape[1] - self.shift, 0)
 
     def kept(self, options: TrainingOptions) -> Bools:
         """bool[B, S]: the labels that are trained on."""
@@ -176,7 +198,7 @@ class TokenRows:
             keep &= (inputs != eos) if isinstance(eos, int) else ~np.isin(inputs, list(eos or ()))
         if options.ignore_index >= 0:  # a label of that id is ignored by every loss, so it must not be counted
             keep &= self.tokens[:, 1:] != options.ignore_index
-        return keep
+        return keep if self.shift else np.concatenate([np.zeros((rows, 1), dtype=np.bool_), keep], axis=1)
 
     @cached_property
     def borders(self) -> Ints:
@@ -328,7 +350,7 @@ def _token_fields(rows: TokenRows, options: TrainingOptions, output: Output) -> 
         return output.finish(ends), int(rows.segment_lengths.max(initial=0))
 
     def labels() -> Any:
-        out = output.integers(rows.tokens[:, 1:])
+        out = output.integers(rows.tokens[:, 1:] if rows.shift else rows.tokens)
         np.copyto(out, options.ignore_index, where=~keep())
         return output.finish(shaped(out))
 

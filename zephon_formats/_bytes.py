@@ -161,7 +161,7 @@ class LineStarts:
         if not (self._open_blank and not block[:first].strip(BLANKS)):
             self._parts.append(np.array([self._open], dtype=np.int64))
         starts, stops = newlines[:-1] + 1, newlines[1:]
-        kept = starts[~_blank_lines(data, starts, stops)]
+        kept = starts[~blank_lines(data, starts, stops)]
         if len(kept):
             self._parts.append(kept + self._base)
         self._open = self._base + last + 1
@@ -176,7 +176,7 @@ class LineStarts:
         return np.concatenate([*parts, np.array([self._base], dtype=np.int64)])
 
 
-def _blank_lines(data: U8, starts: I64, stops: I64) -> npt.NDArray[np.bool_]:
+def blank_lines(data: U8, starts: I64, stops: I64) -> npt.NDArray[np.bool_]:
     """Which of the lines [start, stop) hold nothing but blanks: bool[N]. Only lines that begin with a blank cost more than a look."""
     blank = starts >= stops
     live = np.flatnonzero(~blank)

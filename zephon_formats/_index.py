@@ -1,8 +1,7 @@
 """The line index of a text file: where its rows begin and which columns they have, made in one pass and kept in a sidecar.
 
-A sidecar is `NAME.zidx`: a magic line, the length of a JSON header, the header, and the offsets (int64, little endian). It counts
-only while the data file has the size, the time or version, and the first and last 4 KiB that the header states, and while its own
-checksum fits; else it is made again. It is written to a temporary name and renamed, so a reader sees all of it or nothing.
+The sidecar (`zephon_formats._sidecar`) is `NAME.zidx`; its numbers are the offsets of the rows. What a row is, a `Splitter` says: a line
+of JSON, a line or paragraph of text, a record of CSV; each kind has a sidecar of its own.
 
 A packed file (gzip, zstd) can't be entered in the middle. The pass that indexes it writes the unpacked text to a file of its own,
 in the cache directory (beside the data where that can't be written, in an unnamed temporary file where neither can), and rows are
@@ -16,24 +15,25 @@ import base64
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from zephon.plugin import DataError, Shard, Store
-from zephon_formats._bytes import BLOCK, I64, Codec, LineStarts, LocalFile, codec_of, iter_plain, open_fd
+from zephon_formats._bytes import I64, Codec, LineStarts, LocalFile, codec_of, iter_plain, open_fd
 from zephon_formats._json import Columns
+from zephon_formats._sidecar import Stamp, local_version, read_sidecar, stamp_of, write_sidecar
+from zephon_formats._sidecar import temporary_file as _temporary
+
+__all__ = ["Index", "Offsets", "Read", "Splitter", "Stamp", "cut_units", "load_or_build", "local_version", "stamp_of"]
 
 _MAGIC = b"zephon line index 1\n"
-_EDGE = 4 << 10
 _IN_MEMORY = 1 << 17  # offsets; a longer table stays on disk, so that 64 open shards cost little
 _BOM = b"\xef\xbb\xbf"
 
@@ -41,6 +41,18 @@ Read = Callable[[int, int], bytes]
 """`(start, stop) -> bytes` of the unpacked text."""
 Sample = Callable[[Read, I64], Columns]
 """Columns of the text, from some of its rows, given the row offsets."""
+
+
+class Splitter(Protocol):
+    """Finds where rows begin, in blocks of any size."""
+
+    def feed(self, block: bytes) -> None:
+        """Take the next bytes of the text."""
+        ...
+
+    def finish(self) -> I64:
+        """The starts of the rows, in order, and the end of the text: int64[rows + 1]. Raises `DataError`."""
+        ...
 
 
 class Offsets(Protocol):
@@ -83,20 +95,6 @@ class OffsetsInFile:
         return np.frombuffer(data, dtype="<i8").astype(np.int64, copy=False)
 
 
-@dataclass(frozen=True)
-class Stamp:
-    """What a data file looked like when it was indexed."""
-
-    size: int
-    version: str
-    edges: str
-
-    @property
-    def name(self) -> str:
-        """A short name of this version of the file."""
-        return hashlib.blake2b(f"{self.size} {self.version} {self.edges}".encode(), digest_size=8).hexdigest()
-
-
 @dataclass
 class Index:
     """What the pass found. `unpacked` is the text of a packed file, None for a plain one."""
@@ -112,39 +110,34 @@ class Index:
     plain_size: int = 0
 
 
-def stamp_of(store: Store, shard: Shard) -> Stamp:
-    """The present look of a shard; at most 8 KiB are read, nothing where the store has versions."""
-    if shard.etag:
-        return Stamp(shard.size, shard.etag, "")
-    version = ""
-    path = store.local(shard.path)
-    if path is not None:
-        version = local_version(path)
-    first = store.read(shard.path, 0, min(_EDGE, shard.size))
-    last = store.read(shard.path, max(0, shard.size - _EDGE), shard.size)
-    return Stamp(shard.size, version, xxhash.xxh3_128_hexdigest(first + last))
-
-
-def local_version(path: str) -> str:
-    """Size and time of a local file; cheap enough for every read. Raises `DataError` where it is gone."""
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise DataError(f"{path!r} can't be read: {error.strerror}") from error
-    return f"{found.st_size} {found.st_mtime_ns}"
-
-
-def load_or_build(store: Store, shard: Shard, *, unit_bytes: int, sampled: int, sample: Sample) -> Index:
+def load_or_build(
+    store: Store,
+    shard: Shard,
+    *,
+    unit_bytes: int,
+    sampled: int,
+    sample: Sample,
+    splitter: Callable[[int], Splitter] = LineStarts,
+    kind: str = "",
+) -> Index:
     """The index of a shard: from a sidecar that fits, or made now and kept where that is possible.
+
+    Args:
+        store, shard: the file.
+        unit_bytes: the size of a read unit.
+        sampled: which sample `columns` come from; with another one they are found again.
+        sample: finds the columns.
+        splitter: makes the thing that finds the rows, given where the text begins (after a byte-order mark).
+        kind: a name for what `splitter` finds, part of the sidecar's name.
 
     Raises:
         DataError: the file is missing, damaged, cut short, or not text in UTF-8.
     """
     stamp = stamp_of(store, shard)
     codec = codec_of(store.read(shard.path, 0, min(4, shard.size)), shard.path)
-    places = list(store.sidecar(shard.path, ".zidx"))
+    places = list(store.sidecar(shard.path, f".{kind}.zidx" if kind else ".zidx"))
     copies = list(store.sidecar(shard.path, f".{stamp.name}.text.zidx"))[::-1]
-    find = _Finder(places, copies, stamp, codec, unit_bytes)
+    find = _Finder(places, copies, stamp, codec, unit_bytes, splitter)
     index = find.load()
     if index is None:
         with _exclusive(copies if codec != "plain" else places):
@@ -171,7 +164,7 @@ def _reader(store: Store, shard: Shard, index: Index) -> Read:
 def _build(store: Store, shard: Shard, find: _Finder) -> Index:
     copy = _CopyWriter(find.copies, shard.path) if find.codec != "plain" else None
     try:
-        size, starts = _scan(store, shard, find.codec, copy)
+        size, starts = _scan(store, shard, find, copy)
         unpacked = copy.finish() if copy else None
     except BaseException:
         if copy:
@@ -180,8 +173,9 @@ def _build(store: Store, shard: Shard, find: _Finder) -> Index:
     return _make_index(find.stamp, OffsetsInMemory(starts), starts, find.unit_bytes, Columns.none(), -1, unpacked, size)
 
 
-def _scan(store: Store, shard: Shard, codec: Codec, copy: _CopyWriter | None) -> tuple[int, I64]:
-    lines: LineStarts | None = None
+def _scan(store: Store, shard: Shard, find: _Finder, copy: _CopyWriter | None) -> tuple[int, I64]:
+    codec = find.codec
+    lines: Splitter | None = None
     size = 0
     with store.open(shard.path) as file:
         for block in iter_plain(file, shard.size, codec):
@@ -191,7 +185,7 @@ def _scan(store: Store, shard: Shard, codec: Codec, copy: _CopyWriter | None) ->
             if lines is None:
                 codec_of(block[:4] if codec != "plain" else b"", "")  # packed UTF-16 is no better than plain
                 mark = len(_BOM) if block.startswith(_BOM) else 0
-                lines = LineStarts(mark)
+                lines = find.splitter(mark)
             lines.feed(block[mark:])
             size += len(block)
     return size, lines.finish() if lines else np.zeros(1, dtype=np.int64)
@@ -284,6 +278,7 @@ class _Finder:
     stamp: Stamp
     codec: Codec
     unit_bytes: int
+    splitter: Callable[[int], Splitter]
 
     def load(self) -> Index | None:
         """The index from the first sidecar that fits, with the unpacked text where there must be one."""
@@ -300,27 +295,11 @@ class _Finder:
         return None
 
     def _parse(self, file: LocalFile) -> Index | None:
-        fixed = len(_MAGIC) + 8
-        head = file.read(0, fixed)
-        if not head.startswith(_MAGIC):
+        found = read_sidecar(file, _MAGIC, self.stamp)
+        if found is None or len(found.values) != int(found.header["rows"]) + 1:
             return None
-        begin = fixed + int.from_bytes(head[len(_MAGIC) :], "little")
-        if begin > file.size:
-            return None
-        raw = file.read(fixed, begin)
-        header: dict[str, Any] = json.loads(raw[16:])
-        rows = int(header["rows"])
-        if Stamp(**header["stamp"]) != self.stamp or file.size != begin + 8 * (rows + 1):
-            return None
-        digest = xxhash.xxh3_64(raw[16:])
-        parts = []
-        for at in range(begin, file.size, BLOCK):
-            part = file.read(at, min(at + BLOCK, file.size))
-            digest.update(part)
-            parts.append(part)
-        if digest.hexdigest().encode() != raw[:16]:
-            return None
-        starts = np.frombuffer(b"".join(parts), dtype="<i8").astype(np.int64, copy=False)
+        header, starts, begin = found.header, found.values, found.begin
+        rows = len(starts) - 1
         offsets: Offsets = OffsetsInMemory(starts) if rows < _IN_MEMORY else OffsetsInFile(file, begin, rows)
         if isinstance(offsets, OffsetsInMemory):
             file.close()
@@ -341,43 +320,14 @@ class _Finder:
 
 def _save(places: Sequence[str], index: Index) -> None:
     """Write the sidecar to the first place that takes it; where none does, the index lives in memory."""
-    starts = np.ascontiguousarray(index.offsets.get(0, index.offsets.rows), dtype="<i8")
-    stamp = index.stamp
     header = {
-        "stamp": {"size": stamp.size, "version": stamp.version, "edges": stamp.edges},
-        "rows": len(starts) - 1,
+        "rows": index.offsets.rows,
         "schema": base64.b64encode(index.columns.schema.serialize().to_pybytes()).decode(),
         "json": sorted(index.columns.as_json),
         "sampled": index.sampled,
         "plain_size": index.plain_size,
     }
-    text = json.dumps(header).encode()
-    digest = xxhash.xxh3_64(text)
-    digest.update(starts.data)
-    raw = digest.hexdigest().encode() + text
-    for place in places:
-        try:
-            temporary, fd = _temporary(place)
-        except OSError:
-            continue
-        try:
-            with open(fd, "wb") as file:
-                file.write(_MAGIC + len(raw).to_bytes(8, "little") + raw)
-                file.write(starts.data)
-            os.replace(temporary, place)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            continue
-        return
-
-
-def _temporary(place: str) -> tuple[str, int]:
-    """A new file in the directory of `place`, hidden from listings. Raises `OSError`."""
-    directory = os.path.dirname(place)
-    os.makedirs(directory, exist_ok=True)
-    name = os.path.join(directory, f".{os.getpid()}-{os.urandom(8).hex()}.zidx")
-    return name, os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+    write_sidecar(places, _MAGIC, index.stamp, header, index.offsets.get(0, index.offsets.rows))
 
 
 @contextlib.contextmanager

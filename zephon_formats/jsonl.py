@@ -28,11 +28,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
-from zephon.plugin import DataError, OpenShard, Reader, RecipeError, Shard, Store, Units, at
+from zephon.plugin import DataError, OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
 from zephon_formats._bytes import I64
 from zephon_formats._index import Index, Read, load_or_build, local_version
 from zephon_formats._json import Columns, Lines, infer_columns, parse
 from zephon_formats._types import declared_types
+from zephon_formats._write_jsonl import JsonlWriter
 
 _SPREAD = 16
 _SPREAD_BYTES = 128 << 10
@@ -47,6 +48,7 @@ class Jsonl(Reader):
         f".{name}{packed}" for name in ("jsonl", "ndjson") for packed in ("", ".gz", ".zst")
     )
     splittable: ClassVar[bool] = True
+    part_suffix: ClassVar[str | None] = ".jsonl"
 
     schema: Mapping[str, Any] = field(default_factory=dict)
     """Types of columns by name, as text (`"int64"`, `"list<string>"`, `"struct<a: int64>"`, …) or as Arrow types; columns that are
@@ -66,6 +68,10 @@ class Jsonl(Reader):
         if self.unit_bytes < 1 or (self.sample_bytes is not None and self.sample_bytes < 1):
             raise RecipeError(f"unit_bytes and sample_bytes must be at least 1, got {self.unit_bytes} and {self.sample_bytes}")
         declared_types(self.schema)
+
+    def writer(self, path: str, schema: pa.Schema) -> ShardWriter:
+        """A writer of one plain file. Raises `RecipeError` for columns of bytes, which JSON can't hold."""
+        return JsonlWriter(path, schema)
 
     def open(self, store: Store, shard: Shard) -> OpenShard:
         """Load the index of one shard, or make it (one pass) and keep it.

@@ -17,7 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zephon.plugin import DataError, OpenShard, Reader, Shard, Store, Units, at
+from zephon.plugin import DataError, OpenShard, Reader, Shard, ShardWriter, Store, Units, at
+from zephon_formats._ordinary import ordinary_batches, ordinary_type
+from zephon_formats._write_parquet import ParquetWriter
 
 _log = logging.getLogger("zephon.formats.parquet")
 
@@ -33,6 +35,11 @@ class Parquet(Reader):
     name: ClassVar[str] = "parquet"
     suffixes: ClassVar[tuple[str, ...]] = (".parquet", ".pq")
     splittable: ClassVar[bool] = False
+    part_suffix: ClassVar[str | None] = ".parquet"
+
+    def writer(self, path: str, schema: pa.Schema) -> ShardWriter:
+        """A writer of one file; row groups of about 32 MiB before compression (zstd)."""
+        return ParquetWriter(path, schema)
 
     def open(self, store: Store, shard: Shard) -> OpenShard:
         """Read the footer of one shard. Raises `DataError` where it's damaged, encrypted or has two columns of one name."""
@@ -119,7 +126,7 @@ class _OpenParquet:
             schema = pa.schema([self.schema.field(n) for n in wanted])
             if start == stop:
                 return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
-            made = [piece for batch in self._batches(unit, wanted, start, stop) for piece in _ordinary(batch, schema)]
+            made = [piece for batch in self._batches(unit, wanted, start, stop) for piece in ordinary_batches(batch, schema)]
             if sum(len(batch) for batch in made) != stop - start:
                 raise DataError(f"row group {unit} ends {stop - start - sum(map(len, made))} rows before its footer says")
             return made
@@ -140,46 +147,3 @@ class _OpenParquet:
     def close(self) -> None:
         """See `OpenShard.close`; no file is held open between reads."""
         self._closed = True
-
-
-def ordinary_type(kind: pa.DataType) -> pa.DataType:
-    """The ordinary type that holds the values of `kind`, its children included."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return ordinary_type(kind.storage_type)
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return ordinary_type(kind.value_type)
-    if pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind):
-        return pa.binary()
-    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
-        return pa.list_(ordinary_type(kind.value_type))
-    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
-        return pa.large_list(ordinary_type(kind.value_type))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(ordinary_type(kind.value_type), kind.list_size)  # type: ignore[no-any-return]
-    if pa.types.is_map(kind):
-        return pa.map_(ordinary_type(kind.key_type), ordinary_type(kind.item_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, ordinary_type(f.type)) for f in kind])
-    return kind
-
-
-def _ordinary(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.RecordBatch]:
-    """The batch's columns in these types; in halves where decoding makes more text than one array takes."""
-    if not len(schema):
-        return [pa.RecordBatch.from_struct_array(pa.array([{}] * len(batch), type=pa.struct([])))]  # type: ignore[arg-type]
-    try:
-        arrays = [_cast(batch.column(batch.schema.get_field_index(f.name)), f.type) for f in schema]
-    except (pa.ArrowInvalid, pa.ArrowCapacityError):
-        if len(batch) < 2:
-            raise
-        middle = len(batch) // 2
-        return _ordinary(batch.slice(0, middle), schema) + _ordinary(batch.slice(middle), schema)
-    return [pa.RecordBatch.from_arrays(arrays, schema=schema)]
-
-
-def _cast(array: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    return array if array.type == kind else array.cast(kind)

@@ -40,7 +40,7 @@ def test_a_chunk_holds_the_planned_records_in_their_order(recipe: Recipe, keep: 
     }
     for lane in range(recipe.lanes):
         for number in range(turn * 3, turn * 3 + 3):
-            group, losses = fetcher.fetch(plan.chunk(lane, number))
+            group, losses, _ = fetcher.fetch(plan.chunk(lane, number))
             found = list(zip(*(group.column(n).to_pylist() for n in ("_component", "_pass", "_shard", "_row")), strict=True))
             assert found == planned(pipeline, lane, number)
             assert not losses.rows

@@ -48,7 +48,7 @@ def by_hand(pipeline: Pipeline, recipe: Recipe, lane: int) -> Rows:
     for window, (start, stop) in enumerate(zip([0, *borders], [*borders, chunks], strict=True)):
         deciders = [Deciders(level.deciders, LaneWindow(pipeline.source.seed, lane, window)) for level in levels[1:]]
         for number in range(start, stop):
-            group, _ = fetcher.fetch(plan.chunk(lane, number))
+            group, _, _ = fetcher.fetch(plan.chunk(lane, number))
             if len(group):
                 for made in work[0]([group], Note())[0]:
                     through(0, made, deciders)

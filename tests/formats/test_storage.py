@@ -12,7 +12,7 @@ import fsspec
 import pytest
 
 from zephon.errors import DataError, RecipeError
-from zephon.storage import FsspecStore, LocalStore, default_cache_dir, expand, open_store
+from zephon.storage import LocalStore, default_cache_dir, expand, open_store
 
 ODD = [
     "a b.txt",
@@ -161,7 +161,8 @@ def test_sidecars_are_beside_local_data_then_in_the_cache_under_the_whole_path(t
     assert cached.startswith(str(tmp_path / "cache"))
     assert cached != store.sidecar("/y/0.jsonl", ".zidx")[1]
     assert len(os.path.basename(store.sidecar("/" + "n" * 250, ".zidx")[1])) < 200
-    assert len(FsspecStore(None, str(tmp_path)).sidecar("s3://b/k", ".zidx")) == 1
+    remote, _ = open_store("memory://b", None, str(tmp_path))
+    assert len(remote.sidecar("memory://b/k", ".zidx")) == 1
 
 
 @pytest.mark.parametrize(

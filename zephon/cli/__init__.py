@@ -28,7 +28,43 @@ def make_parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--size", metavar="MB", type=_size, help="text per data set, at most (default: 8; with --quick: 1)")
     demo.add_argument("--quick", action="store_true", help="few steps and little data: a check, not a show")
+
+    inspect = commands.add_parser(
+        "inspect", help="what a data set is: format, shards, rows, columns, and what training would need"
+    )
+    inspect.add_argument("uri", metavar="URI", help="a file, a directory, a pattern or a URL")
+    inspect.add_argument("--format", metavar="F", help="the reader to use (default: by index file and suffix)")
+    inspect.add_argument("--rows", metavar="N", type=int, default=5, help="rows to show (default: 5)")
+    _add_convert(commands)
+
+    cache = commands.add_parser("cache", help="what the shard cache on this machine holds; with --clear, remove it")
+    cache.add_argument("--dir", metavar="D", help="the cache's directory (default: this user's)")
+    cache.add_argument("--clear", action="store_true", help="remove what no running job uses")
     return parser
+
+
+def _add_convert(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    convert = commands.add_parser("convert", help="write a data set in another format; an interrupted run goes on where it was")
+    convert.add_argument("source", metavar="SRC", help="a file, a directory, a pattern or a URL")
+    convert.add_argument("destination", metavar="DST", help="a new local directory")
+    convert.add_argument("--to", metavar="FORMAT", required=True, help="the format to write")
+    convert.add_argument("--format", metavar="F", help="the reader of SRC (default: by index file and suffix)")
+    convert.add_argument("--columns", metavar="A,B", help="only these columns")
+    size = convert.add_mutually_exclusive_group()
+    size.add_argument("--rows-per-shard", metavar="N", type=int, help="rows in a shard")
+    size.add_argument("--shard-bytes", metavar="S", type=_bytes, help="decoded bytes in a shard, e.g. 64MB (default: 256MB)")
+
+
+def _bytes(text: str) -> int:
+    number = text.upper().removesuffix("B")
+    scale = {"K": 1e3, "M": 1e6, "G": 1e9}.get(number[-1:], 1)
+    try:
+        size = int(float(number.rstrip("KMG")) * scale)
+    except (ValueError, OverflowError):
+        size = 0
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; give for example 64MB")
+    return size
 
 
 def _size(text: str) -> float:
@@ -59,6 +95,26 @@ def _run(given: argparse.Namespace) -> int:
         from zephon.cli.plugins import show_plugins
 
         return show_plugins()
+    if given.command == "inspect":
+        from zephon.cli.inspect import show_dataset
+
+        return show_dataset(given.uri, fmt=given.format, rows=given.rows)
+    if given.command == "convert":
+        from zephon.cli.convert import convert
+
+        return convert(
+            given.source,
+            given.destination,
+            to=given.to,
+            fmt=given.format,
+            columns=given.columns.split(",") if given.columns else None,
+            rows_per_shard=given.rows_per_shard,
+            shard_bytes=given.shard_bytes,
+        )
+    if given.command == "cache":
+        from zephon.cli.cache import show_cache
+
+        return show_cache(given.dir, given.clear)
     from zephon.cli.demo import run_demo
 
     return run_demo(folder=given.dir, megabytes=given.size, quick=given.quick)

@@ -51,7 +51,7 @@ def has_documents(group: pa.RecordBatch) -> bool:
     if index < 0 or groups.LENGTHS in group.schema.names or groups.COMPONENT not in group.schema.names:
         return False
     kind = group.schema.field(index).type
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_list_view(kind)
 
 
 def record_counts(group: pa.RecordBatch, indices: Any = None) -> tuple[Counts, Counts]:
@@ -71,5 +71,5 @@ def record_counts(group: pa.RecordBatch, indices: Any = None) -> tuple[Counts, C
     component = groups.ints(group, groups.COMPONENT)[rows]
     if not has_documents(group):
         return per_component(component), {}
-    lengths = np.diff(groups.list_parts(groups.column(group, groups.TOKENS))[0])[rows]
+    lengths = groups.list_lengths(groups.column(group, groups.TOKENS))[rows]
     return per_component(component), per_component(component, lengths)

@@ -86,11 +86,12 @@ class _Selection:
         self._waiting: I64 = np.zeros(0, dtype=np.int64)
         self._alive: npt.NDArray[np.bool_] = np.zeros(0, dtype=bool)
         self._sources: dict[int, pa.RecordBatch] = {}
+        self._source_bytes: dict[int, int] = {}
         self._seen = 0
 
     @property
     def nbytes(self) -> int:
-        return sum(g.nbytes for g in self._sources.values())
+        return sum(self._source_bytes[n] for n in self._sources)
 
     def add(self, decision: Decision) -> list[Decision]:
         rows = decision.rows
@@ -100,7 +101,9 @@ class _Selection:
         self._waiting = np.concatenate([self._waiting, np.arange(self._seen, self._seen + len(rows), dtype=np.int64)])
         self._alive = np.concatenate([self._alive, np.ones(len(rows), dtype=bool)])
         self._seen += len(rows)
-        self._sources.update(decision.sources)
+        for number, source in decision.sources.items():
+            if number not in self._sources:
+                self._sources[number], self._source_bytes[number] = source, groups.nbytes(source)
         with at(operator=self.name):
             return self._emit(np.asarray(self._selector.add(rows), dtype=np.int64))
 
@@ -136,6 +139,5 @@ def _repeats(place: I64) -> bool:
 
 def used_sources(rows: pa.RecordBatch) -> I64:
     """The numbers of the groups that these decision rows draw on, ascending."""
-    offsets, values = groups.list_parts(groups.column(rows, groups.SOURCE))
     # group numbers count from 0 in a window, so that counting beats sorting
-    return np.flatnonzero(np.bincount(values[int(offsets[0]) : int(offsets[-1])]))
+    return np.flatnonzero(np.bincount(groups.source_numbers(rows)))

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 from zephon import groups
 from zephon.dataset import Dataset
 from zephon.engine.faults import Failure, Losses, Policy
 from zephon.engine.keep import Keep
 from zephon.errors import DataError, RecipeError, ZephonError
-from zephon.keys import I64
+from zephon.keys import I64, key
 from zephon.plan.source import Chunk, Plan
 
 _ONE_PIECE = 256 << 20
@@ -32,18 +33,28 @@ class Bundle:
     """Offsets of rows that could not be read; their place in `pieces` holds nulls."""
     excluded: npt.NDArray[np.bool_] | None = None
 
+    content: int = 0
+    """A hash of all rows, where the fetcher was asked for keys."""
+
     @property
     def nbytes(self) -> int:
         return sum(p.nbytes for p in self.pieces)
 
-    def take(self, offsets: I64) -> pa.RecordBatch:
-        """The rows at these offsets, in that order."""
+    def places(self, offsets: I64) -> tuple[I64, I64]:
+        """`(piece, row in it)` of these offsets."""
         if len(self.pieces) == 1:
-            return groups.take(self.pieces[0], offsets)
+            return np.zeros(len(offsets), np.int64), offsets
         piece = np.searchsorted(self.starts, offsets, side="right") - 1
-        order = np.argsort(piece, kind="stable")
-        taken = [groups.take(self.pieces[p], offsets[piece == p] - self.starts[p]) for p in np.unique(piece)]
-        return groups.take(groups.concat(taken), np.argsort(order, kind="stable"))
+        return piece, offsets - self.starts[piece]
+
+
+@dataclass
+class _Pick:
+    """Rows of one bundle that a chunk draws, and their places in the chunk."""
+
+    bundle: Bundle
+    offset: I64
+    place: I64
 
 
 class Fetcher:
@@ -55,18 +66,32 @@ class Fetcher:
         columns: the columns that the pipeline needs; None: all.
         keep_bytes: how much decoded data to keep for lanes that share it.
         policy: what becomes of rows that can't be read.
+        keys: `fetch` says for each group what its content is, as a hash.
+        views: `fetch` may give lists as list views of the bundle's memory.
     """
 
     def __init__(
-        self, plan: Plan, datasets: Sequence[Dataset], *, columns: Sequence[str] | None, keep_bytes: int, policy: Policy
+        self,
+        plan: Plan,
+        datasets: Sequence[Dataset],
+        *,
+        columns: Sequence[str] | None,
+        keep_bytes: int,
+        policy: Policy,
+        keys: bool = False,
+        views: bool = False,
     ) -> None:
         self.plan = plan
         self.datasets = list(datasets)
         self.policy = policy
+        self._keys = keys
+        self._views = views
         self.schema = source_schema(self.datasets, columns, [rows is not None for rows in plan.rows])
         self.columns = [self._columns_of(d) for d in self.datasets]
         self.units: Keep[list[pa.RecordBatch]] = Keep(keep_bytes // 2, lambda made: sum(g.nbytes for g in made))
         self.bundles: Keep[Bundle] = Keep(keep_bytes // 2, lambda made: made.nbytes)
+        self._ahead: dict[tuple[int, int], int] = {}
+        """The bundle that was last fetched ahead, by component and lane."""
         self._excluded = [_excluded_rows(d) for d in self.datasets]
 
     def _columns_of(self, dataset: Dataset) -> list[str] | None:
@@ -74,32 +99,71 @@ class Fetcher:
         # a reader that is asked for no column at all would lose the number of rows
         return mine if 0 < len(mine) < len(dataset.schema.names) or dataset.columns is not None else None
 
-    def fetch(self, chunk: Chunk) -> tuple[pa.RecordBatch, Losses]:
-        """The chunk's records in drawn order, less those that are excluded or (by policy) unreadable."""
+    def at_hand(self, chunk: Chunk) -> bool:
+        """Whether all bundles that a chunk draws from are in memory, so that `fetch` is a matter of microseconds."""
+        for component in np.flatnonzero(np.bincount(chunk.component)).tolist():
+            if self.datasets[component].in_memory:
+                continue
+            rows = self.plan.rows[component]
+            index = chunk.index[chunk.component == component]
+            assert rows is not None
+            first, last = int(index.min()) // rows.bundle, int(index.max()) // rows.bundle
+            if not all(self.bundles.has((component, chunk.lane, number)) for number in range(first, last + 1)):
+                return False
+        return True
+
+    def fetch(self, chunk: Chunk) -> tuple[pa.RecordBatch, Losses, int]:
+        """The chunk's records in drawn order, less those that are excluded or (by policy) unreadable; and with `keys` a hash
+        of what they hold, else 0."""
         losses = Losses()
-        parts, places = [], []
-        for component in np.unique(chunk.component):
+        picks: list[_Pick] = []
+        for component in np.flatnonzero(np.bincount(chunk.component)).tolist():
             here = np.flatnonzero(chunk.component == component)
             rows = self.plan.rows[component]
             assert rows is not None
             bundle, offset = rows.draw(chunk.lane, chunk.index[here])
-            for number in np.unique(bundle):
-                at_bundle = bundle == number
-                made = self._bundle(int(component), chunk.lane, int(number))
-                part, kept = self._take(made, offset[at_bundle], int(component), losses)
-                parts.append(part)
-                places.append(here[at_bundle][kept] if kept is not None else here[at_bundle])
-        if not parts:
-            return groups.empty_group(with_provenance(self.schema)), losses
-        group = groups.concat(parts)
-        place = np.concatenate(places)
-        if (place[1:] < place[:-1]).any():
-            group = groups.take(group, np.argsort(place, kind="stable"))
-        return group, losses
+            for number in range(int(bundle.min()), int(bundle.max()) + 1):
+                mine = np.flatnonzero(bundle == number)
+                made = self._bundle(component, chunk.lane, number)
+                kept = self._kept(made, offset[mine], component, losses)
+                mine = mine if kept is None else mine[kept]
+                if len(mine):
+                    picks.append(_Pick(made, offset[mine], here[mine]))
+        if not picks:
+            return groups.empty_group(with_provenance(self.schema)), losses, 0
+        group, content = self._collect(picks)
+        return group, losses, content
 
-    def _take(self, bundle: Bundle, offset: I64, component: int, losses: Losses) -> tuple[pa.RecordBatch, I64 | None]:
+    def _collect(self, picks: Sequence[_Pick]) -> tuple[pa.RecordBatch, int]:
+        """The picked rows as one group, by their places in the chunk, and their key."""
+        place = np.concatenate([p.place for p in picks])
+        order = np.argsort(place, kind="stable")
+        number = np.repeat(np.arange(len(picks)), [len(p.place) for p in picks])[order]
+        offset = np.concatenate([p.offset for p in picks])[order]
+        content = 0
+        if self._keys:
+            digest = xxhash.xxh3_64(number.tobytes())
+            digest.update(offset.tobytes())
+            for pick in picks:
+                digest.update(pick.bundle.content.to_bytes(8, "little"))
+            content = digest.intdigest()
+        if len(picks) == 1 and len(picks[0].bundle.pieces) == 1:
+            rows = picks[0].bundle.pieces[0]
+            return (groups.view_rows(rows, offset) if self._views else groups.take(rows, offset)), content
+        pieces: list[pa.RecordBatch] = []
+        which, row = np.empty_like(offset), np.empty_like(offset)
+        for i, pick in enumerate(picks):
+            mine = np.flatnonzero(number == i)
+            piece, row[mine] = pick.bundle.places(offset[mine])
+            which[mine] = piece + len(pieces)
+            pieces += pick.bundle.pieces
+        used, which = np.unique(which, return_inverse=True)
+        return groups.take_from([pieces[u] for u in used], which, row), content
+
+    def _kept(self, bundle: Bundle, offset: I64, component: int, losses: Losses) -> I64 | None:
+        """Which of the drawn rows are neither excluded nor unreadable; None: all."""
         if not bundle.bad and bundle.excluded is None:
-            return bundle.take(offset), None
+            return None
         good = np.ones(len(offset), dtype=bool)
         if bundle.excluded is not None:
             out = bundle.excluded[offset]
@@ -112,16 +176,33 @@ class Fetcher:
             good[i] = False
             losses.drop("source", "unreadable", {component: 1})
             losses.failures.append(Failure.of(error, component=component, operator="source"))
-        kept = np.flatnonzero(good)
-        return bundle.take(offset[kept]), kept
+        return np.flatnonzero(good)
 
     # -------------------------------------------------------------------------------------------------- bundles
 
     def _bundle(self, component: int, lane: int, number: int) -> Bundle:
         made = self.bundles.get((component, lane, number), lambda: self._read_bundle(component, lane, number))
+        self._prefetch(component, lane, number + 1)
         # a lane never goes back; only the chunk before this one may still be at the bundle before
         self.bundles.drop((component, lane, number - 2))
         return made
+
+    def _prefetch(self, component: int, lane: int, number: int) -> None:
+        """Have the shards of a lane's next bundle fetched into the cache on disk, where there is one."""
+        dataset, rows = self.datasets[component], self.plan.rows[component]
+        if not dataset.has_cache or rows is None or self._ahead.get((component, lane)) == number:
+            return
+        self._ahead[component, lane] = number
+        limit = self.plan.last_flat_row(component)
+        flat = rows.bundle_flat(lane, number)
+        dataset.prefetch(rows.resolve(flat if limit is None else flat[flat < limit])[1])
+
+    def close(self) -> None:
+        """Let go of what is kept, and stop fetching ahead."""
+        self.units.clear()
+        self.bundles.clear()
+        for dataset in self.datasets:
+            dataset.cancel_prefetch()
 
     def _read_bundle(self, component: int, lane: int, number: int) -> Bundle:
         rows = self.plan.rows[component]
@@ -133,7 +214,7 @@ class Fetcher:
         pass_index, unit, row = rows.resolve(flat)
         dataset = self.datasets[component]
         shard = dataset.units.shard[unit]
-        shard_row = dataset.units.first_row[unit] + row
+        shard_row = dataset.row_of(unit, row)
         border = np.flatnonzero((np.diff(unit) != 0) | (np.diff(row) != 1)) + 1
         starts = np.concatenate([[0], border]).astype(np.int64)
         if len(starts) > _MANY_RUNS and len(np.unique(unit)) < len(starts):
@@ -158,7 +239,10 @@ class Fetcher:
         begin = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
         excluded = self._excluded[component]
         out = None if excluded is None else _is_excluded(excluded, shard, shard_row)
-        return Bundle(made, begin, bad, out if out is not None and out.any() else None)
+        content = 0
+        if self._keys:
+            content = key(*[groups.hash_group(piece) for piece in made])
+        return Bundle(made, begin, bad, out if out is not None and out.any() else None, content)
 
     def _slices(
         self, component: int, unit: I64, row: I64, starts: I64, stops: npt.NDArray[Any]
@@ -244,7 +328,7 @@ class Fetcher:
         shard = dataset.shards[int(dataset.units.shard[number])].path
         where = error.where
         placed = DataError(error.message, hint=error.hint, trace=error.trace)
-        place = type(where)(dataset=dataset.name, shard=shard, row=int(dataset.units.first_row[number]) + row)
+        place = type(where)(dataset=dataset.name, shard=shard, row=int(dataset.row_of(number, row)))
         placed.where = (
             place if where.row is None else type(where)(dataset=dataset.name, shard=shard, row=place.row).within(where)
         )

@@ -59,6 +59,12 @@ class Keep(Generic[T]):
                     break
                 self.nbytes -= self._values.pop(oldest)[1]
 
+    def has(self, name: Hashable) -> bool:
+        """Whether `get` would answer at once."""
+        with self._guard:
+            found = self._values.get(name)
+            return found is not None and found[0].done()
+
     def drop(self, name: Hashable) -> None:
         """Forget one value, if it is there and made."""
         with self._guard:

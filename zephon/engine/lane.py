@@ -49,7 +49,8 @@ class _Task:
 @dataclass
 class _Ready:
     group: pa.RecordBatch
-    prefix: U64
+    nbytes: int
+    prefix: list[int]
     """prefix[i]: the digest of rows [0, i) of this group, modulo 2**64."""
     at: int = 0
 
@@ -203,15 +204,15 @@ class Lane:
             # the first stage has nothing to do, so fetching did its part: one hand-over less
             done: Future[tuple[Groups, Any]] = Future()
             done.set_result(([group], report))
-            self._queues[0].append(_Task(done, 0, 0, group.nbytes))
-            self._hold(group.nbytes, 1)
+            self._queues[0].append(_Task(done, 0, 0, 0))
+            self._hold(0, 1)
         else:
             label = f"lane {self.number}, chunk {chunk.number}"
             self._push(0, [group], Note(hash=True), base=0, skipped=0, label=label)
 
     def _push(self, level: int, given: Groups, note: Note, *, base: int, skipped: int, label: str) -> None:
-        nbytes = sum(g.nbytes for g in given)
         future = self._context.submit_stage(level, given, note, label)
+        nbytes = 0 if future.done() else sum(groups.nbytes(g) for g in given)
         self._queues[level].append(_Task(future, base, skipped, nbytes))
         self._hold(nbytes, 1)
         future.add_done_callback(self._done)
@@ -357,11 +358,12 @@ class Lane:
         keys = self._keys(base, offset, offset + len(group))
         self._context.ledger.ready(self.number, self._out_window, self._position, group)
         self._position += len(group)
+        size = group.nbytes
         prefix = np.concatenate([np.zeros(1, np.uint64), np.cumsum(keys, dtype=np.uint64)])
-        self._ready.append(_Ready(group, prefix))
+        self._ready.append(_Ready(group, size, prefix.tolist()))
         self.available += len(group)
-        self._hold(group.nbytes)
-        self._context.load.ready += group.nbytes
+        self._hold(size)
+        self._context.load.ready += size
 
     def take(self, count: int) -> list[pa.RecordBatch]:
         """The next `count` sequences, fewer at the lane's end; `state` moves on by that."""
@@ -380,13 +382,13 @@ class Lane:
             size = min(left, len(head.group) - head.at)
             stop = head.at + size
             taken.append(head.group.slice(head.at, size))
-            gained = (int(head.prefix[stop]) - int(head.prefix[head.at])) & _MASK
+            gained = (head.prefix[stop] - head.prefix[head.at]) & _MASK
             digest, window_digest = (digest + gained) & _MASK, (window_digest + gained) & _MASK
             head.at = stop
             if stop == len(head.group):
                 self._ready.popleft()
-                self._hold(-head.group.nbytes)
-                self._context.load.ready -= head.group.nbytes
+                self._hold(-head.nbytes)
+                self._context.load.ready -= head.nbytes
             delivered += size
             left -= size
         self.available -= count - left

@@ -37,7 +37,7 @@ def sample(dataset: Dataset, columns: Sequence[str] | None, component: int, size
             pa.array(np.full(size_here, component, np.int32)),
             pa.array(np.zeros(size_here, np.int64)),
             pa.array(np.full(size_here, int(table.shard[unit]), np.int32)),
-            pa.array(int(table.first_row[unit]) + wanted),
+            pa.array(dataset.row_of(unit, wanted)),
         ]
         parts.append(pa.RecordBatch.from_arrays([*made.columns, *provenance], schema=with_provenance(made.schema)))
     return groups.concat(parts)

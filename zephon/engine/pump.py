@@ -28,6 +28,9 @@ _READY_AHEAD = 8 << 20
 """Bytes of finished sequences beyond which nothing more is started once every lane has two steps: memory that is used again
 soon stays in the processor's caches."""
 
+_LINGER_S = 0.002
+"""How long a consumer that waits is left asleep while the pump can form more batches."""
+
 
 class Delivery(NamedTuple):
     """One microbatch as it leaves the pump."""
@@ -145,6 +148,11 @@ class Pump:
         while len(self.deliveries) < self.prefetch and not self.finished and not self._enough_bytes() and self._deliver():
             moved = True
         return moved
+
+    @property
+    def half_full(self) -> bool:
+        """Whether half of the batches that are to be held ready are."""
+        return 2 * len(self.deliveries) >= self.prefetch or self._enough_bytes()
 
     def _enough_bytes(self) -> bool:
         """Whether the batches that are held ready are heavy (pixels): then two are enough."""
@@ -281,6 +289,9 @@ class BackgroundPump:
         self._ready = threading.Condition()
         self._watchdog_s = watchdog_s
         self._describe = describe
+        self._hungry = False
+        """The consumer sleeps until it is told that there is a batch."""
+        self._hungry_since = 0.0
         self._thread = threading.Thread(target=self._run, name="zephon-pump", daemon=True)
 
     def start(self) -> None:
@@ -293,10 +304,9 @@ class BackgroundPump:
             while not self._stop.is_set() and not pump.finished:
                 pump.wake.clear()
                 moved = pump.turn()
-                if moved:
-                    with self._ready:
-                        self._ready.notify_all()
-                else:
+                if self._hungry and pump.deliveries and (not moved or self._worth_waking()):
+                    self._tell()
+                if not moved:
                     pump.wake.wait(1.0)
         except BaseException as error:  # noqa: BLE001 - it must reach the consumer, whatever it is
             pump.error = error
@@ -304,6 +314,18 @@ class BackgroundPump:
             with self._ready:
                 pump.finished = True
                 self._ready.notify_all()
+
+    def _worth_waking(self) -> bool:
+        """Whether to wake the consumer while there is more to do.
+
+        Waking a sleeping thread and being put to sleep by it, at the interpreter lock, costs as much as forming several batches.
+        """
+        return self._pump.half_full or time.monotonic() - self._hungry_since > _LINGER_S
+
+    def _tell(self) -> None:
+        with self._ready:
+            self._hungry = False
+            self._ready.notify_all()
 
     def next(self) -> Delivery | None:
         """The next delivery, waiting for it; None at the end. Raises what stopped the pump."""
@@ -319,16 +341,22 @@ class BackgroundPump:
                     return None
                 if self._stop.is_set():
                     raise InternalError("the pump is closed")
+                if not self._hungry:
+                    self._hungry_since = time.monotonic()
+                    self._hungry = True
+                    pump.wake.set()
+                    continue  # the pump may have delivered and gone to sleep just before
                 self._ready.wait(1.0)
                 if time.monotonic() - quiet_since > self._watchdog_s:
                     self._bark(time.monotonic() - quiet_since)
                     quiet_since = time.monotonic()
+            self._hungry = False
             made = pump.deliveries.popleft()
         return self._taken(made)
 
     def _taken(self, made: Delivery) -> Delivery:
         # not for every batch: each hand-over between two threads costs more than forming a batch
-        if 2 * len(self._pump.deliveries) <= self._pump.prefetch:
+        if 2 * len(self._pump.deliveries) <= self._pump.prefetch and not self._pump.wake.is_set():
             self._pump.wake.set()
         return made
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from zephon import groups
 from zephon.dataset import Dataset
 from zephon.engine.counts import record_counts
 from zephon.engine.faults import Losses
@@ -68,12 +67,16 @@ class Run:
         self._inline = options.runner == "inline"
         self._runner = make_runner()
         self._local: ThreadPoolExecutor | None = None
+        bare = definition.levels[0].stage.trivial
+        self._views = bare and _takes_views(definition.levels[1:], options.runner)
         self.fetcher = Fetcher(
             definition.plan,
             definition.datasets,
             columns=definition.columns,
             keep_bytes=options.max_bytes // 2,
             policy=options.on_error,
+            keys=bare,
+            views=self._views,
         )
         wanted = definition.plan.open_bytes(len(definition.owned))
         if wanted > options.max_bytes // 4:
@@ -178,36 +181,35 @@ class Run:
             self._finalizer = None
         _close_parts(self._driver, self._runner, self._local)
         self._quarantine.close()
-        self.fetcher.units.clear()
-        self.fetcher.bundles.clear()
+        self.fetcher.close()
 
     # ---------------------------------------------------------------------------------------------------- tasks
 
     def _submit_fetch(self, chunk: Chunk) -> Future[Fetched]:
-        return self._elsewhere(lambda: self._fetch(chunk), Where(lane=chunk.lane))
+        where = Where(lane=chunk.lane)
+        if self.definition.levels[0].stage.trivial and self.fetcher.at_hand(chunk):
+            return _now(lambda: self._fetch(chunk), where)
+        return self._elsewhere(lambda: self._fetch(chunk), where)
 
     def _fetch(self, chunk: Chunk) -> Fetched:
-        group, losses = self.fetcher.fetch(chunk)
+        group, losses, content = self.fetcher.fetch(chunk)
         losses.tokens_in = record_counts(group)[1]
         if not self.definition.levels[0].stage.trivial or not len(group):
             return group, losses, None
-        return group, losses, Report(hash=groups.hash_group(group))
+        return group, losses, Report(hash=content)
 
     def _submit_stage(self, level: int, given: Groups, note: Note, label: str) -> Future[tuple[Groups, Any]]:
         stage = self.definition.levels[level].stage
         if stage.trivial:
-            # moving memory is not worth a trip to another process
+            # moving memory is not worth a trip to another thread: with the interpreter lock handed to and fro it takes twice as long
             work = self._local_work.get(level) or self._local_work.setdefault(level, stage.bind())
-            return self._elsewhere(lambda: work(given, note), Where(operator=stage.name))
+            return _now(lambda: work(given, note), Where(operator=stage.name))
         return self._runner.submit(level, given, note, label=label)
 
     def _elsewhere(self, work: Callable[[], Any], where: Where) -> Future[Any]:
         """Run in the fetch threads; in line where there are none."""
         if self._local is None:
-            try:
-                return finished(work())
-            except Exception as error:  # noqa: BLE001 - it must reach the lane, whatever it is
-                return finished(error=wrap(error, where))
+            return _now(work, where)
         return self._local.submit(_wrapped, work, where)
 
     def _woke(self) -> None:
@@ -238,6 +240,23 @@ class Run:
 def _can_be_empty(level: Level) -> bool:
     builder = level.stage.builder
     return isinstance(builder, StatefulOperator) and builder.empty_row(None) is not None
+
+
+def _takes_views(levels: Sequence[Level], runner: str) -> bool:
+    """Whether the groups that come from the source may share memory: the first accumulator can, and no other process gets them."""
+    first = levels[0] if levels else None
+    return (
+        first is not None
+        and getattr(first.deciders[0], "takes_views", False)
+        and (first.stage.trivial or runner != "processes")
+    )
+
+
+def _now(work: Callable[[], Any], where: Where) -> Future[Any]:
+    try:
+        return finished(work())
+    except Exception as error:  # noqa: BLE001 - it must reach the lane, whatever it is
+        return finished(error=wrap(error, where))
 
 
 def _wrapped(work: Callable[[], Any], where: Where) -> Any:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from zephon.errors import CheckpointError, LaneCountError
 from zephon.recipe import STREAM_VERSION, difference, fingerprint
@@ -18,8 +17,7 @@ FORMAT = 1
 _MAX_WINDOW = 1 << 31
 
 
-@dataclass(frozen=True)
-class LaneState:
+class LaneState(NamedTuple):
     """Where one lane is.
 
     Attributes:

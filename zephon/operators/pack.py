@@ -22,7 +22,6 @@ OverLong = Literal["split", "truncate", "drop"]
 Homogeneity = Literal["none", "group", "full"]
 
 _FIELDS: list[Any] = [
-    pa.field(groups.SOURCE, pa.list_(pa.int32())),
     pa.field(groups.PIECES, pa.binary()),
     pa.field(groups.PADDING, pa.int32()),
 ]
@@ -39,6 +38,7 @@ class PackFlat(StatefulOperator):
     """
 
     name: ClassVar[str] = "pack_flat"
+    takes_views: ClassVar[bool] = True
 
     max_length: int
     algorithm: Algorithm = "wrap"
@@ -187,13 +187,14 @@ class PackAccumulator:
         self._packers: dict[int, Packer] = {}
         self._documents = _Documents()
         self._held: dict[int, pa.RecordBatch] = {}
+        self._held_bytes: dict[int, int] = {}
         self._left: dict[int, int] = {}
         """Tokens of each held group that were not emitted yet."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of the groups that open sequences refer to, and of the notes on documents."""
-        return sum(group.nbytes for group in self._held.values()) + self._documents.nbytes
+        return sum(self._held_bytes.values()) + self._documents.nbytes
 
     def add(self, group: pa.RecordBatch, number: int) -> Iterable[Decision]:
         """See `Accumulator`.
@@ -210,7 +211,7 @@ class PackAccumulator:
         if not len(used):
             return [Decision(groups.empty_group(_LIGHT), {}, drops)] if drops.rows else []
         first = self._documents.append(number, used, group)
-        self._held[number] = payload
+        self._held[number], self._held_bytes[number] = payload, groups.nbytes(payload)
         self._left[number] = int(lengths.sum())
         packed = self._pack(first + np.arange(len(used), dtype=np.int64), lengths, component[used])
         return [self._decide(packed, drops)]
@@ -246,20 +247,26 @@ class PackAccumulator:
         return used, lengths[used], Drops(rows, tokens)
 
     def _pack(self, documents: I64, lengths: I64, component: npt.NDArray[Any]) -> list[Packed]:
+        if self._settings.homogeneity == "none":
+            return [self._packer(0).add(documents, lengths)]
         classes = self._settings.class_of(component)
         parts = []
         for number in dict.fromkeys(classes.tolist()):
             mine = classes == number
-            packer = self._packers.setdefault(number, self._settings.packer())
-            parts.append(packer.add(documents[mine], lengths[mine]))
+            parts.append(self._packer(number).add(documents[mine], lengths[mine]))
         return parts
+
+    def _packer(self, number: int) -> Packer:
+        if number not in self._packers:
+            self._packers[number] = self._settings.packer()
+        return self._packers[number]
 
     def _decide(self, parts: Sequence[Packed], drops: Drops) -> Decision:
         packed = _merge(parts)
         packed, drops = self._drop_short(packed, drops)
         docs = packed.document
         notes = self._documents
-        real = np.diff(np.concatenate([[0], np.cumsum(packed.length)])[packed.offsets])
+        real = _tokens(packed)
         pieces = np.zeros(len(docs), dtype=groups.PIECE)
         pieces["source"] = notes.group[docs]
         pieces["row"] = notes.row[docs]
@@ -270,7 +277,6 @@ class PackAccumulator:
         pieces["start"] = packed.start
         source = np.ascontiguousarray(pieces["source"])
         arrays = [
-            groups.make_list(packed.offsets, source),
             groups.make_pieces(packed.offsets, pieces),
             pa.array((self._settings.max_length - real).astype(np.int32)),
         ]
@@ -279,7 +285,9 @@ class PackAccumulator:
         return Decision(pa.RecordBatch.from_arrays(arrays, schema=_LIGHT), sources, drops)
 
     def _drop_short(self, packed: Packed, drops: Drops) -> tuple[Packed, Drops]:
-        real = np.diff(np.concatenate([[0], np.cumsum(packed.length)])[packed.offsets])
+        if not self._settings.min_sequence_length:
+            return packed, drops
+        real = _tokens(packed)
         short = real < self._settings.min_sequence_length
         if not short.any():
             return packed, drops
@@ -297,7 +305,7 @@ class PackAccumulator:
         for number, done in _sums(numbers, lengths).items():
             self._left[number] -= done
             if not self._left[number]:
-                del self._left[number], self._held[number]
+                del self._left[number], self._held[number], self._held_bytes[number]
 
 
 class _Documents:
@@ -336,10 +344,10 @@ class _Documents:
 
 def _lengths(payload: pa.RecordBatch, group: pa.RecordBatch) -> I64:
     """int64[N]: tokens per document; all token columns agree on it where they are not null."""
-    tokens = np.diff(groups.list_parts(groups.column(payload, groups.TOKENS))[0]).astype(np.int64)
+    tokens = groups.list_lengths(groups.column(payload, groups.TOKENS)).astype(np.int64)
     for name in payload.schema.names[1:]:
         array = groups.column(payload, name)
-        other = np.diff(groups.list_parts(array)[0])
+        other = groups.list_lengths(array)
         wrong = np.flatnonzero((other != tokens) & array.is_valid().to_numpy(zero_copy_only=False))
         if len(wrong):
             row = int(wrong[0])
@@ -369,6 +377,13 @@ def _sums(numbers: npt.NDArray[Any], amounts: I64) -> dict[int, int]:
         return {}
     sums = np.bincount(numbers, weights=amounts)
     return {int(n): int(sums[n]) for n in np.flatnonzero(sums)}
+
+
+def _tokens(packed: Packed) -> I64:
+    """int64[S]: tokens per sequence."""
+    ends = np.zeros(len(packed.length) + 1, dtype=np.int64)
+    np.cumsum(packed.length, out=ends[1:])
+    return np.diff(ends[packed.offsets])
 
 
 def _merge(parts: Sequence[Packed]) -> Packed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -57,30 +58,39 @@ class GatherSequences:
         return pa.RecordBatch.from_arrays([*arrays, pa.array(padding), *lists], schema=pa.schema([*fields, *PIECE_FIELDS]))
 
     def _tokens(self, pieces: _Pieces, padding: Ints, sources: Mapping[int, pa.RecordBatch]) -> Any:
-        begin = np.zeros(len(pieces.length), dtype=np.int64)
-        which = np.zeros(len(pieces.length), dtype=np.int32)
+        numbers = list(sources)
+        spans = [groups.list_spans(groups.column(sources[n], groups.TOKENS)) for n in numbers]
+        place = np.zeros(max(numbers, default=0) + 1, dtype=np.int32)
+        place[numbers] = np.arange(len(numbers))
+        which = place[pieces.source]
+        first_row = np.cumsum([0, *(len(begin) for begin, _, _ in spans)])
+        row_begin = np.concatenate([begin for begin, _, _ in spans]) if spans else np.zeros(0, np.int64)
+        begin = row_begin[first_row[which] + pieces.source_row] + pieces.start
         arrays: list[Ints] = []
-        for number, group in sources.items():
-            offsets, values = groups.list_parts(groups.column(group, groups.TOKENS))
-            first, mine = int(offsets[0]), np.flatnonzero(pieces.source == number)
-            which[mine] = len(arrays)
-            begin[mine] = offsets[pieces.source_row[mine]] + pieces.start[mine] - first
-            arrays.append(_as_int32(values[first : int(offsets[-1])]))
+        for k, (_, _, values) in enumerate(spans):
+            if values.dtype != np.int32 or len(values) >= 2**29:
+                # only what is between the first and the last piece: a list may show little of a large buffer
+                mine = np.flatnonzero(which == k)
+                first, last = int(begin[mine].min()), int((begin + pieces.length)[mine].max())
+                begin[mine] -= first
+                values = _as_int32(values[first:last])
+            arrays.append(values)
         tails = np.flatnonzero(padding)
         end = pieces.offsets[tails + 1]
         arrays.append(np.full(self._length if len(tails) else 0, self._pad, dtype=np.int32))
-        out = groups.gather_ranges(
-            arrays,
-            np.insert(which, end, len(arrays) - 1),
-            np.insert(begin, end, 0),
-            np.insert(pieces.length, end, padding[tails]),
-        )
+        length = pieces.length
+        if len(tails):
+            which, begin = np.insert(which, end, len(arrays) - 1), np.insert(begin, end, 0)
+            length = np.insert(length, end, padding[tails])
+        out = groups.gather_ranges(arrays, which, begin, length)
         return self._as_list(out)
 
     def _column(self, name: str, pieces: _Pieces, padding: Ints, having: Mapping[int, pa.RecordBatch]) -> Any:
-        parts = {n: groups.list_parts(groups.column(g, name)) for n, g in having.items()}
+        parts = {n: groups.list_spans(groups.column(g, name)) for n, g in having.items()}
         dtype = (
-            np.dtype(np.uint8) if name == groups.LOSS_MASK else np.result_type(*(values.dtype for _, values in parts.values()))
+            np.dtype(np.uint8)
+            if name == groups.LOSS_MASK
+            else np.result_type(*(values.dtype for _, _, values in parts.values()))
         )
         missing = 1 if name == groups.LOSS_MASK else 0
         out = np.full(pieces.rows * self._length, missing, dtype=dtype)
@@ -111,17 +121,28 @@ class _Pieces:
     def __init__(self, rows: pa.RecordBatch, length: int) -> None:
         self.offsets, self.all = groups.list_pieces(rows)
         self.rows = rows.num_rows
+        self._width = length
         self.length = self.all["length"].astype(np.int64)
         self.source = self.all["source"]
         self.source_row = self.all["row"]
         self.start = self.all["start"]
-        self.row = np.repeat(np.arange(self.rows, dtype=np.int64), np.diff(self.offsets))
-        ends = np.concatenate([[0], np.cumsum(self.length)])
-        self.target = ends[:-1] - ends[self.offsets[:-1]][self.row] + self.row * length
-        if (np.diff(ends[self.offsets]) + groups.ints(rows, groups.PADDING) != length).any():
+        self._ends = np.zeros(len(self.length) + 1, dtype=np.int64)
+        np.cumsum(self.length, out=self._ends[1:])
+        if (np.diff(self._ends[self.offsets]) + groups.ints(rows, groups.PADDING) != length).any():
             raise InternalError("document lengths and padding of a decision don't add up to the sequence length")
 
-    def copy(self, parts: Mapping[int, tuple[Ints, Ints]], out: Ints, check: Callable[[Ints, Ints], Ints]) -> Bools:
+    @cached_property
+    def row(self) -> Ints:
+        """The sequence of each piece."""
+        return np.repeat(np.arange(self.rows, dtype=np.int64), np.diff(self.offsets))
+
+    @cached_property
+    def target(self) -> Ints:
+        """Where each piece goes in the flat output."""
+        places: Ints = self._ends[:-1] - self._ends[self.offsets[:-1]][self.row] + self.row * self._width
+        return places
+
+    def copy(self, parts: Mapping[int, tuple[Ints, Ints, Ints]], out: Ints, check: Callable[[Ints], Ints]) -> Bools:
         """Copy the pieces whose source has the column; which those were, bool[P].
 
         A null list has no values: it is taken as missing.
@@ -129,12 +150,12 @@ class _Pieces:
         begin = np.zeros(len(self.length), dtype=np.int64)
         there = np.zeros(len(self.length), dtype=bool)
         values = {}
-        for number, (offsets, data) in parts.items():
+        for number, (row_begin, row_length, data) in parts.items():
             mine = np.flatnonzero(self.source == number)
             row = self.source_row[mine]
-            begin[mine] = offsets[row] + self.start[mine]
-            there[mine] = offsets[row + 1] > offsets[row]
-            values[number] = check(data[int(offsets[0]) : int(offsets[-1])], data)
+            begin[mine] = row_begin[row] + self.start[mine]
+            there[mine] = row_length[row] > 0
+            values[number] = check(data)
         used = np.flatnonzero(there)
         source, begin, target, length = self.source[used], begin[used], self.target[used], self.length[used]
         # neighbours that follow each other in the source and in the output are one copy; `wrap` copies whole groups at once
@@ -166,8 +187,7 @@ def _as_int32(values: Ints) -> Ints:
     return values.astype(np.int32)
 
 
-def _check_numbers(used: Ints, values: Ints) -> Ints:
-    del used
+def _check_numbers(values: Ints) -> Ints:
     if values.dtype.kind not in "iufb":
         raise DataError(f"a token column must hold numbers, not {values.dtype}")
     return values

@@ -121,7 +121,9 @@ class Wrap:
         begins = ends - self._length
         done = int(cuts[-1])
         # pieces begin where a document begins and where a sequence begins; both are ascending, together they are all borders
-        edges = np.union1d(begins[: np.searchsorted(begins, done)], cuts[:-1])
+        edges = np.sort(np.concatenate([begins[: np.searchsorted(begins, done)], cuts[:-1]]), kind="stable")
+        if len(edges):
+            edges = edges[np.append(True, edges[1:] != edges[:-1])]
         piece = np.searchsorted(begins, edges, side="right") - 1
         offsets = np.searchsorted(edges, cuts).astype(np.int64)
         document = self._document[piece]
@@ -129,7 +131,7 @@ class Wrap:
             offsets,
             document,
             self._start[piece] + edges - begins[piece],
-            np.diff(edges, append=done),
+            np.append(edges[1:], done) - edges if len(edges) else edges,
             document[offsets[1:] - 1],
         )
         left = int(np.searchsorted(ends, done, side="right"))

@@ -133,7 +133,7 @@ def _webster(shares: npt.NDArray[np.float64], size: int) -> I64:
             low = middle
         else:
             high = middle
-    seats = np.floor(shares * high + 0.5).astype(np.int64)
+    seats: I64 = np.floor(shares * high + 0.5).astype(np.int64)
     seats[(shares > 0) & (seats == 0)] = 1
     return seats
 

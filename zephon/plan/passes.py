@@ -65,7 +65,8 @@ class ComponentRows:
     def flat(self, lane: int, index: I64) -> I64:
         """The flat row behind each of the lane's row numbers, before permuting; int64[n]."""
         turn, offset = np.divmod(index, self.stripe)
-        return (turn * self.lanes + lane) * self.stripe + offset
+        rows: I64 = (turn * self.lanes + lane) * self.stripe + offset
+        return rows
 
     def draw(self, lane: int, index: I64) -> tuple[I64, I64]:
         """The lane's row numbers, permuted: `(bundle, offset in it)`, int64[n] each. `bundle_flat` says what a bundle holds.
@@ -73,12 +74,15 @@ class ComponentRows:
         A lane that ends before a bundle does (finite run) still gets each of its rows once, since rows of later passes sort last.
         """
         bundle, offset = np.divmod(index, self.bundle)
-        if self._rows_key is None:
+        if self._rows_key is None or not len(bundle):
             return bundle, offset
+        first, last = int(bundle.min()), int(bundle.max())
+        if first == last:
+            return bundle, self._order(lane, first)[offset]
         out = np.empty_like(offset)
-        for number in np.unique(bundle):
+        for number in np.unique(bundle).tolist():
             here = bundle == number
-            out[here] = self._order(lane, int(number))[offset[here]]
+            out[here] = self._order(lane, number)[offset[here]]
         return bundle, out
 
     def bundle_flat(self, lane: int, bundle: int) -> I64:

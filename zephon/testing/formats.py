@@ -73,6 +73,13 @@ class CountingStore:
     def local(self, path: str) -> str | None:
         return self.inner.local(path) if self._is_local else None
 
+    @contextmanager
+    def on_disk(self, path: str) -> Iterator[str]:
+        with self.inner.on_disk(path) as copy:
+            if not self._is_local:
+                self.count(path, Path(copy).stat().st_size)
+            yield copy
+
     def sidecar(self, path: str, suffix: str) -> Sequence[str]:
         return self.inner.sidecar(path, suffix)
 

@@ -405,5 +405,4 @@ def _places(group: pa.RecordBatch) -> list[tuple[int, ...]]:
 
 
 def _used(rows: pa.RecordBatch) -> list[int]:
-    offsets, values = record_groups.list_parts(record_groups.column(rows, record_groups.SOURCE))
-    return [int(n) for n in np.unique(values[int(offsets[0]) : int(offsets[-1])])]
+    return [int(n) for n in np.unique(record_groups.source_numbers(rows))]

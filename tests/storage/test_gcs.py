@@ -1,0 +1,114 @@
+"""GCS through gcsfs, against the emulator as a process of its own, behind the proxy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from storage.conftest import QUICK
+from storage.servers import Fault, Proxy, free_port, process
+
+from zephon.errors import DataError, RecipeError
+from zephon.storage import CacheOptions, ListedStore, StoreOptions, expand, open_store
+
+DATA = bytes(range(256)) * 400
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[int]:
+    port = free_port()
+    command = [sys.executable, "-m", "gcp_storage_emulator", "start", "--host", "127.0.0.1", "--port", str(port), "--in-memory"]
+    with process([*command, "--default-bucket", "b"], port):
+        yield port
+
+
+@pytest.fixture
+def gcs(emulator: int) -> Iterator[Gcs]:
+    made = Gcs(Proxy(emulator))
+    yield made
+    made.proxy.close()
+
+
+class Gcs:
+    def __init__(self, proxy: Proxy) -> None:
+        self.proxy = proxy
+        self.options: dict[str, Any] = {"token": "anon", "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
+
+    def store(self, options: StoreOptions = QUICK) -> ListedStore:
+        return open_store("gs://b", self.options, options=options)[0]
+
+    def put(self, name: str, data: bytes = DATA) -> str:
+        self.store().fs.pipe_file(f"b/{name}", data)  # type: ignore[attr-defined]
+        return f"gs://b/{name}"
+
+    def found(self, address: str) -> list[str]:
+        return [f.path for f in expand(*open_store(address, self.options, options=QUICK))]
+
+
+def test_objects_are_listed_and_read_by_ranges(gcs: Gcs) -> None:
+    names = ["list/a.x", "list/b c.x", "list/d%25e.x", "list/ü#1.x", "list/s/f.x", "list/_h/g.x"]
+    for name in names:
+        gcs.put(name)
+    urls = [f"gs://b/{name}" for name in sorted(names) if "_h" not in name]
+    assert gcs.found("gs://b/list") == gcs.found("gs://b/list/") == sorted(urls)
+    assert gcs.found("gs://b/list/*.x") == sorted(u for u in urls if "/s/" not in u)
+    store = gcs.store(replace(QUICK, part_bytes=30_000))
+    for url in urls:
+        assert (store.read(url), store.read(url, 7, 99), store.read(url, 100, 10**9)) == (DATA, DATA[7:99], DATA[100:])
+        with store.open(url) as file:
+            file.seek(-9, 2)
+            assert file.read() == DATA[-9:]
+    assert store.read(urls[0], len(DATA), len(DATA) + 5) == b""
+    assert store.read(gcs.put("empty", b"")) == b""
+    with pytest.raises(RecipeError, match="does not exist"):
+        gcs.found("gs://b/none.x")
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault("status", status=503, times=2), Fault("status", status=429, times=2), Fault("cut", times=2), Fault("stall", times=1)],
+    ids=["503", "429", "cut", "stall"],
+)  # fmt: skip
+def test_what_passes_is_tried_again(gcs: Gcs, fault: Fault) -> None:
+    url = gcs.put("a.x")
+    store = gcs.store()
+    gcs.proxy.fresh(replace(fault, path="a.x"))
+    assert store.read(url, 0, 5000) == DATA[:5000]
+    assert len(gcs.proxy.asked("a.x")) == fault.times + 1
+
+
+def test_the_error_after_the_last_try_counts_only_real_tries(gcs: Gcs) -> None:
+    url = gcs.put("a.x")
+    store = gcs.store()
+    gcs.proxy.fresh(Fault("status", "a.x", status=500))
+    with pytest.raises(DataError, match=r"gs://b/a\.x' can't be read .* after 4 tries"):
+        store.read(url, 0, 5000)
+    assert len(gcs.proxy.asked("a.x")) == 4
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_denied_credentials_are_refreshed_once(gcs: Gcs, status: int) -> None:
+    url = gcs.put("a.x")
+    store = gcs.store()
+    before = store.fs  # type: ignore[attr-defined]
+    gcs.proxy.fresh(Fault("status", "a.x", status=status, times=1, body=b'{"error": {"code": 401, "message": "no"}}'))
+    assert store.read(url, 0, 10) == DATA[:10]
+    assert store.fs is not before  # type: ignore[attr-defined]
+
+
+def test_a_download_that_differs_from_the_store_s_md5_is_made_again_and_then_refused(gcs: Gcs, tmp_path: Path) -> None:
+    url = gcs.put("a.x")
+    options = replace(QUICK, cache=CacheOptions(root=str(tmp_path)))
+    store = gcs.store(options)
+    gcs.proxy.fresh(Fault("flip", "/download/", times=1))
+    assert store.read(url) == DATA
+    other = gcs.put("b.x", DATA[::-1])
+    gcs.proxy.fresh(Fault("flip", "/download/"))
+    with pytest.raises(DataError, match=r"gs://b/b\.x' is damaged: its md5 is"):
+        store.read(other)
+    assert list(tmp_path.glob("*/??/*b.x")) == list(tmp_path.glob("*/??/*.part")) == []
+    unchecked = gcs.store(replace(options, cache=CacheOptions(root=str(tmp_path), verify=False)))
+    assert unchecked.read(other)[1:] == DATA[::-1][1:]

@@ -1,0 +1,39 @@
+"""What libraries written in Rust raise, as errors of ours: their panics are no `Exception`, and their texts end in a backtrace."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from zephon.plugin import DataError, errors
+
+_NOISE = re.compile(r"\s*(stack )?backtrace:.*|, [^\s,]*\.rs:\d+:\d+", re.DOTALL | re.IGNORECASE)
+"""A backtrace, and places in the library's source."""
+_TEXT = 600
+
+
+@contextmanager
+def foreign_errors(what: str) -> Iterator[None]:
+    """What is raised in the block becomes a `DataError` whose message begins with `what`; our own errors pass as they are.
+
+    `pyo3_runtime.PanicException` derives from `BaseException`, so that `except Exception` doesn't see a panic.
+    """
+    try:
+        yield
+    except errors.ZephonError:
+        raise
+    except MemoryError:
+        raise
+    except BaseException as error:  # a panic is nothing less
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        trace = "".join(traceback.format_exception(error))
+        raise DataError(f"{what}: {said(error)}", trace=trace) from error
+
+
+def said(error: BaseException) -> str:
+    """The message of an error without its backtrace."""
+    text = _NOISE.sub("", str(error)).strip() or type(error).__name__
+    return text if len(text) <= _TEXT else text[:_TEXT] + "…"
