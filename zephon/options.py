@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -10,7 +11,21 @@ from typing import Any, Literal, get_args
 from zephon.engine.faults import POLICIES, Policy
 from zephon.errors import RecipeError, unknown
 
+ADAPTER_OPTIONS: tuple[str, ...] = (
+    "canonical_replicas", "dp_degree", "dp_group_id", "dp_world_size", "flush_every_k_chunks", "max_workers",
+)  # fmt: skip
+"""Names that `zephon.compat` translates; here only so that a misspelling of one is answered with it."""
+
 RunnerName = Literal["inline", "threads", "processes"]
+
+
+def whole(name: str, value: Any, *, least: int) -> int | None:
+    """A whole number as a Python integer (numpy's are taken, states hold plain values); None stays. Raises `RecipeError`."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < least:
+        raise RecipeError(f"{name} is {value!r}; it must be a whole number ≥ {least}")
+    return operator.index(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +84,9 @@ class Options:
             "flush_every_chunks",
             "max_steps",
         ):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise RecipeError(f"{name} is {value!r}; it must be a whole number ≥ 1")
+            object.__setattr__(self, name, whole(name, getattr(self, name), least=1))
         for name in ("max_failures", "max_failures_in_a_row", "dp_rank"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise RecipeError(f"{name} is {value!r}; it must be a whole number ≥ 0")
+            object.__setattr__(self, name, whole(name, getattr(self, name), least=0))
         if not self.watchdog_s > 0:
             raise RecipeError(f"watchdog_s is {self.watchdog_s!r}; it must be > 0")
         if self.agree is not None and not callable(self.agree):
@@ -94,7 +105,7 @@ class Options:
         known = [f.name for f in fields(self)]
         for name in changes:
             if name not in known:
-                raise RecipeError(unknown("option", name, known))
+                raise RecipeError(unknown("option", name, [*known, *ADAPTER_OPTIONS]))
         return replace(self, **changes)
 
     @property

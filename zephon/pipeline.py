@@ -21,7 +21,7 @@ from zephon.engine.run import Definition, Run
 from zephon.engine.state import LaneState, load_state, make_state, merge_states
 from zephon.errors import CheckpointError, RecipeError, unknown
 from zephon.exchange import exchange_states
-from zephon.options import Options
+from zephon.options import Options, whole
 from zephon.plan.source import StaticMixtureWorkSource
 from zephon.plugin import Collates, Operator
 from zephon.registry import available, load
@@ -100,10 +100,11 @@ class Pipeline:
         Raises:
             RecipeError: a size below 1.
         """
-        for name, value in (("microbatch_size", microbatch_size), ("global_batch_size", global_batch_size)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise RecipeError(f"{name} is {value!r}; it must be a whole number ≥ 1")
-        self._batch = {"microbatch": microbatch_size, "global": global_batch_size, "drop_last": bool(drop_last)}
+        self._batch = {
+            "microbatch": whole("microbatch_size", microbatch_size, least=1) or 1,
+            "global": whole("global_batch_size", global_batch_size, least=1),
+            "drop_last": bool(drop_last),
+        }
         return self
 
     def map_batch(self, function: Callable[[Batch], Any]) -> Pipeline:

@@ -85,15 +85,22 @@ class MixtureSpec:
         return [{"weights": {k: float(v) for k, v in p.weights.items()}, "records": p.records} for p in self.all_phases()]
 
 
+def _is_weight(weight: Any) -> bool:
+    try:
+        return math.isfinite(float(weight)) and weight >= 0
+    except OverflowError:
+        return False
+
+
 def _check_weights(weights: Mapping[str, float]) -> None:
     if not weights:
         raise RecipeError("the mixture is empty")
     for name, weight in weights.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float | np.floating | np.integer | Fraction):
             raise RecipeError(f"weight of data set {name!r} is {weight!r}; weights must be numbers")
-        if not math.isfinite(float(weight)) or weight < 0:
+        if not _is_weight(weight):
             raise RecipeError(
-                f"weight of data set {name!r} is {weight!r}; weights must be ≥ 0", hint="give 0 to leave a data set out"
+                f"weight of data set {name!r} is {weight!r}; weights must be finite and ≥ 0", hint="give 0 to leave a data set out"
             )
     if not any(weight > 0 for weight in weights.values()):
         raise RecipeError("all weights of the mixture are 0", hint="give at least one data set a weight > 0")
