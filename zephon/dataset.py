@@ -273,6 +273,9 @@ class Dataset:
         if isinstance(self._shards, FileShards) and self._shards.use_io_options(options):
             with self._open_guard:
                 self._open.clear()
+            if "shards" in vars(self):  # they were listed before the cache's limit was known
+                with at(dataset=self.name):
+                    self._shards.check_limits(self.shards)
 
     def prefetch(self, units: I64) -> None:
         """Fetch the shards of these units into the shard cache, in the background; without a cache, nothing."""

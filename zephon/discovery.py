@@ -264,8 +264,12 @@ class FileShards:
         """See `Shards`."""
         store, reader, files = self._found
         shards = reader.shards(store, files)
-        store.check_limits(FileInfo(s.path, s.size, s.etag) for s in shards)
+        self.check_limits(shards)
         return shards
+
+    def check_limits(self, shards: Sequence[Shard]) -> None:
+        """Refuse a shard cache that can't hold one of these. Raises `RecipeError`."""
+        self._found[0].check_limits(FileInfo(s.path, s.size, s.etag) for s in shards)
 
     def open(self, shard: Shard) -> OpenShard:
         """See `Shards`."""

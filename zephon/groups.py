@@ -419,6 +419,8 @@ def hash_group(group: pa.RecordBatch, *, seed: int = 0) -> int:
 def _hash_array(digest: Any, array: ArrowArray) -> None:
     kind = array.type
     digest.update(f"{kind}{len(array)}".encode())
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        array = array.cast(pa.large_binary())  # views can't drop their nulls
     if array.null_count:
         digest.update(np.packbits(array.is_valid().to_numpy(zero_copy_only=False)).tobytes())
         array = array.drop_null()
@@ -436,11 +438,16 @@ def _hash_array(digest: Any, array: ArrowArray) -> None:
         for child in array.flatten():
             _hash_array(digest, child)
     elif (
-        pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+        (
+            pa.types.is_string(kind)
+            or pa.types.is_binary(kind)
+            or pa.types.is_large_string(kind)
+            or pa.types.is_large_binary(kind)
+        )
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary_view(kind)
     ):
         _hash_binary(digest, array)
-    elif pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-        _hash_binary(digest, array.cast(pa.large_binary()))
     elif pa.types.is_null(kind):
         return
     else:

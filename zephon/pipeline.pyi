@@ -9,6 +9,7 @@ import zephon.dataset
 import zephon.engine.run
 import zephon.plan.source
 import zephon.plugin
+import zephon_vision.policies.base
 
 def batch_defaults(
     stateless: list[zephon.plugin.Operator],
@@ -154,6 +155,49 @@ class Pipeline:
     ) -> typing.Any:
         """A `torch.utils.data.IterableDataset` of this pipeline's batches."""
     source: zephon.plan.source.StaticMixtureWorkSource
+    def balance_cost(
+        self,
+        window: int,
+        column: str = 'image_blocks',
+        *,
+        on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
+    ) -> Pipeline:
+        """Order each run of `window` sequences by cost, the dearest first."""
+    def center_crop(
+        self,
+        size: int | tuple[int, int] = 224,
+        *,
+        on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
+    ) -> Pipeline:
+        """The middle; an image that is smaller gets a black border."""
+    def color_jitter(
+        self,
+        brightness: float | tuple[float, float] = 0.0,
+        contrast: float | tuple[float, float] = 0.0,
+        saturation: float | tuple[float, float] = 0.0,
+        hue: float | tuple[float, float] = 0.0,
+        seed: int = 0,
+        *,
+        on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
+    ) -> Pipeline:
+        """Change brightness, contrast, saturation and hue at random, in random order."""
+    def decode_images(
+        self,
+        column: str = 'images',
+        policy: str | None = None,
+        backend: typing.Literal['auto', 'torch', 'pil', 'cykooz'] = 'auto',
+        decoder: typing.Literal['auto', 'pillow', 'simplejpeg'] = 'auto',
+        scaled_decode: typing.Literal['off', 'gap2'] = 'off',
+        max_pixels: int | None = 178956970,
+        salvage: bool = False,
+        on_bad_image: typing.Literal['auto', 'blank', 'drop_sample', 'error'] = 'auto',
+        max_bad_ratio: float | None = 0.05,
+        media_root: str | None = None,
+        keep_images: bool = False,
+        *,
+        on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
+    ) -> Pipeline:
+        """Decode each image and render it as its plan says: adds `pixel_values` and `pixel_shapes`, and takes the files away."""
     def decode_text(
         self,
         field: str = 'text',
@@ -172,6 +216,29 @@ class Pipeline:
         on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
     ) -> Pipeline:
         """Keep the records for which `fn(record)` is true, or for which the Arrow expression is; the others are dropped and counted."""
+    def flip(
+        self,
+        probability: float = 0.5,
+        vertical: bool = False,
+        seed: int = 0,
+        *,
+        on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
+    ) -> Pipeline:
+        """Mirror with this probability, left to right, or top to bottom."""
+    def interleave(
+        self,
+        layout: str = 'auto',
+        image_column: str | tuple[str, ...] | None = None,
+        text_column: str | None = None,
+        media_root: str | None = None,
+        train: typing.Literal['assistant', 'all'] = 'assistant',
+        placeholder: str | None = '<image>',
+        allow_network: bool = False,
+        keep: tuple[str, ...] = ...,
+        *,
+        on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
+    ) -> Pipeline:
+        """Bring rows of any known layout into one form: the columns `segments` and `images` (see `zephon_vision.columns`)."""
     def map(
         self,
         fn: collections.abc.Callable[..., dict[str, typing.Any] | collections.abc.Sequence[dict[str, typing.Any]] | None],
@@ -204,6 +271,14 @@ class Pipeline:
         on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
     ) -> Pipeline:
         """Call `fn(record)` for every record, a fresh dict of the user's columns that it may change."""
+    def normalize(
+        self,
+        mean: tuple[float, float, float] = ...,
+        std: tuple[float, float, float] = ...,
+        *,
+        on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
+    ) -> Pipeline:
+        """float32: uint8 to 0–1, then minus `mean`, by `std`. Four times the bytes; the device can do it as well."""
     def pack_flat(
         self,
         max_length: int,
@@ -224,6 +299,24 @@ class Pipeline:
         on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
     ) -> Pipeline:
         """Pack token lists into sequences of exactly `max_length` tokens, padded at the end where they are not full."""
+    def pack_multimodal(
+        self,
+        max_length: int,
+        max_patches: int | None = None,
+        max_images: int | None = None,
+        open_bins: int = 32,
+        least_room: int = 32,
+        max_age: int | None = None,
+        ensure_image: bool = False,
+        max_waiting: int = 1024,
+        over_long: typing.Literal['error', 'drop'] = 'error',
+        packing: typing.Literal['best_fit'] | None = 'best_fit',
+        pad_token_id: int | None = None,
+        token_columns: tuple[str, ...] = ...,
+        *,
+        on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
+    ) -> Pipeline:
+        """Pack interleaved documents into sequences of exactly `max_length` tokens, padded at the end, by streaming best fit."""
     def pack_sequences(
         self,
         max_length: int,
@@ -244,6 +337,38 @@ class Pipeline:
         on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
     ) -> Pipeline:
         """Pack token lists into sequences of exactly `max_length` tokens, padded at the end where they are not full."""
+    def probe_images(
+        self,
+        column: str = 'images',
+        max_pixels: int | None = 178956970,
+        min_side: int | None = None,
+        max_aspect: float | None = None,
+        media_root: str | None = None,
+        on_bad_image: typing.Literal['keep', 'drop_sample', 'drop_image', 'error'] = 'keep',
+        *,
+        on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
+    ) -> Pipeline:
+        """Add `image_info`: of each image its size after the EXIF orientation, its kind, or why it can't be used; nothing is decoded."""
+    def random_resized_crop(
+        self,
+        size: int | tuple[int, int] = 224,
+        scale: tuple[float, float] = ...,
+        ratio: tuple[float, float] = ...,
+        filter: typing.Literal['bilinear', 'bicubic'] = 'bicubic',
+        seed: int = 0,
+        *,
+        on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
+    ) -> Pipeline:
+        """A random part of random shape, resized to `size`: as torchvision's, which tries 10 times for a part that fits."""
+    def resize_images(
+        self,
+        size: int | tuple[int, int] = 224,
+        filter: typing.Literal['bilinear', 'bicubic', 'lanczos'] = 'bicubic',
+        backend: typing.Literal['auto', 'torch', 'pil', 'cykooz'] = 'auto',
+        *,
+        on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
+    ) -> Pipeline:
+        """Resize, antialiased: to (height, width), or with one number so that the shorter side has so many pixels."""
     def shuffle(
         self,
         buffer_size: int | None = None,
@@ -274,5 +399,31 @@ class Pipeline:
         on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
     ) -> Pipeline:
         """Encode a text column. Each row gets exactly the special tokens that `special_tokens` says, also where the text or the"""
+    def tokenize_interleaved(
+        self,
+        tokenizer_id: str | None = None,
+        tokenizer: typing.Any = None,
+        images: str | zephon_vision.policies.base.Policy = 'qwen2_5_vl',
+        template: str = 'auto',
+        chat_template: str | None = None,
+        system: str | None = None,
+        train_on: typing.Literal['assistant', 'all', 'none'] = 'assistant',
+        max_length: int | None = None,
+        over_long: typing.Literal['error', 'drop', 'truncate', 'split', 'fit_images'] = 'error',
+        on_bad_image: typing.Literal['drop_sample', 'drop_image', 'blank', 'error'] = 'drop_sample',
+        require_image: bool = False,
+        max_images: int | None = None,
+        min_side: int | None = None,
+        max_aspect: float | None = None,
+        bos: bool | None = None,
+        eos: bool | None = None,
+        bos_token_id: int | None = None,
+        eos_token_id: int | None = None,
+        pad_token_id: int | None = None,
+        parallelism: int | None = None,
+        *,
+        on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
+    ) -> Pipeline:
+        """Turn segments into token ids, with each image as the whole run of tokens that its model expects."""
     def __getattr__(self, name: str) -> collections.abc.Callable[..., typing.Any]:
         """An operator of another package."""

@@ -110,7 +110,11 @@ class LitData(Reader):
             config = config_of(content, path)
             directory = path[: -len(INDEX)]
             found = []
-            for chunk in chunks_of(content, path):
+            chunks = list(chunks_of(content, path))
+            if whole and any(directory + chunk["name"] not in files for chunk in chunks):
+                # the index may have been given by itself; its chunks are beside it
+                files = {**files, **{file.path: file for file in store.files(directory[:-1] or "/")}}
+            for chunk in chunks:
                 name = chunk.pop("name")
                 file = files.get(directory + name)
                 if file is not None:

@@ -94,8 +94,9 @@ class Mds(Reader):
 
     @classmethod
     def claims(cls, store: Store, files: Sequence[FileInfo]) -> bool:
-        """Whether an `index.json` among these files is MosaicML's; other formats have files of that name too."""
-        return any(is_streaming_index(store, f.path) for f in files if f.path.rsplit("/", 1)[-1] == INDEX)
+        """Whether an `index.json` among these files is MosaicML's; other formats have files of that name too. Shards without one are."""
+        indices = [f.path for f in files if f.path.rsplit("/", 1)[-1] == INDEX]
+        return any(is_streaming_index(store, path) for path in indices) or not indices
 
     def shards(self, store: Store, files: Sequence[FileInfo]) -> list[Shard]:
         """The shards that the indices among `files` name; where there is no index among them, those of `files` that the index

@@ -24,7 +24,7 @@ from zephon.plugin import Reader
 class Words(Reader):
     """Like our text reader: one row a line."""
     name: ClassVar[str] = "words"
-    suffixes: ClassVar[tuple[str, ...]] = (".wtxt", ".md", ".json")
+    suffixes: ClassVar[tuple[str, ...]] = (".wtxt", ".rst", ".json")
     def open(self, store, shard):
         raise NotImplementedError
 
@@ -88,7 +88,7 @@ def found(folder: Any, **options: Any) -> tuple[str, list[str]]:
 
 
 def test_a_hub_repository_is_its_data_files(data: Path) -> None:
-    write(data, "README.md", "LICENSE", ".gitattributes", "dataset_infos.json", "data/train-0.parquet", "data/train-1.parquet")
+    write(data, "README.rst", "LICENSE", ".gitattributes", "dataset_infos.json", "data/train-0.parquet", "data/train-1.parquet")
     write(
         data,
         "CITATION.cff",
@@ -112,7 +112,7 @@ def test_directories_globs_braces_and_several_paths_name_the_same_files(data: Pa
 
 @pytest.mark.parametrize("extra", ["labels.jsonl", "more/0.jsonl.gz"])
 def test_a_mixture_is_refused_with_what_was_found(data: Path, extra: str) -> None:
-    write(data, "0.parquet", "1.parquet", extra, "picture.jpg", "picture2.jpg", "README.md")
+    write(data, "0.parquet", "1.parquet", extra, "picture.jpg", "picture2.jpg", "README.rst")
     with pytest.raises(RecipeError, match="mixes formats") as caught:
         found(data)
     message = str(caught.value)
@@ -135,17 +135,17 @@ def test_unknown_files_alone_are_refused_with_what_was_found(data: Path, plugins
 
 
 def test_notes_count_when_they_are_all_there_is_or_are_named(data: Path, plugins: None) -> None:
-    write(data, "README.md")
-    assert found(data) == ("words", ["README.md"])
+    write(data, "README.rst")
+    assert found(data) == ("words", ["README.rst"])
     write(data, "a.wtxt")
     assert found(data) == ("words", ["a.wtxt"])
-    assert found([data / "a.wtxt", data / "README.md"])[1] == ["a.wtxt", "README.md"]
+    assert found([data / "a.wtxt", data / "README.rst"])[1] == ["a.wtxt", "README.rst"]
     assert found(data, format="words")[1] == ["a.wtxt"]
 
 
 def test_markdown_beside_other_data_is_no_mixture_but_a_text_data_set_may_hold_it(data: Path, plugins: None) -> None:
-    write(data, "guide.md", "more.md")
-    assert found(data) == ("words", ["guide.md", "more.md"])
+    write(data, "guide.rst", "more.rst")
+    assert found(data) == ("words", ["guide.rst", "more.rst"])
     write(data, "0.parquet")
     assert found(data) == ("parquet", ["0.parquet"])
 
@@ -199,7 +199,7 @@ def test_any_name_that_a_file_may_have_is_found(data: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "note"),
     [
-        ("README.md", True), ("readme", True), ("README_zh-CN.md", True), ("LICENSE", True), ("LICENSE-2.0.txt", True),
+        ("README.rst", True), ("readme", True), ("README_zh-CN.md", True), ("LICENSE", True), ("LICENSE-2.0.txt", True),
         ("licence.txt", True), ("CHANGELOG.rst", True), ("sha256sum.txt", True), ("checksums", True), ("CITATION.cff", True),
         ("requirements.txt", True), ("dataset_card.yaml", True),
         ("readme.parquet", False), ("license.jsonl", False), ("readmes-2020.jsonl", False), ("notices.txt", False),

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,17 +28,18 @@ def free_port() -> int:
 @contextlib.contextmanager
 def process(command: Sequence[str], port: int, *, patience_s: float = 60, cwd: Path | None = None) -> Iterator[None]:
     """A server in a process of its own, from when its port answers."""
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=cwd, start_new_session=True, **pipes) as made:  # type: ignore[call-overload]
+    with (  # a pipe that nobody reads is full after a thousand requests, and the server stands still
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(command, cwd=cwd, start_new_session=True, stdout=subprocess.DEVNULL, stderr=said) as made,
+    ):
         try:
             give_up = time.monotonic() + patience_s
             while True:
                 with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                     break
                 if made.poll() is not None or time.monotonic() > give_up:
-                    raise RuntimeError(
-                        f"{command[0]} did not start: {made.stderr.read().decode()[-2000:] if made.stderr else ''}"
-                    )
+                    said.seek(0)
+                    raise RuntimeError(f"{command[0]} did not start: {said.read().decode()[-2000:]}")
                 time.sleep(0.05)
             yield
         finally:

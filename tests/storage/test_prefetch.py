@@ -116,7 +116,9 @@ def test_the_queue_is_bounded_and_each_path_waits_once() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 @pytest.mark.filterwarnings("ignore:.*fork.*")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # lance warns in a hook when it was imported before
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # lance warns in a hook when it was imported before
 def test_a_forked_child_reads_and_prefetches_with_a_client_of_its_own(web: Web, tmp_path: Path) -> None:
     urls = [web.put(name) for name in "ab"]
     store = web.store(tmp_path / "c")

@@ -96,8 +96,8 @@ class Stage:
     @property
     def max_rows(self) -> int | None:
         """The strictest of the operators' bounds on rows per call."""
-        bounds = [op.max_rows for op, _ in self.steps if op.max_rows is not None]
-        return min(bounds, default=None)
+        every = [*([self.builder] if self.builder else []), *(op for op, _ in self.steps)]
+        return min((op.max_rows for op in every if op.max_rows is not None), default=None)
 
     def bind(self) -> Work:
         """Bind the operators; in each worker once."""

@@ -100,7 +100,8 @@ def _check_weights(weights: Mapping[str, float]) -> None:
             raise RecipeError(f"weight of data set {name!r} is {weight!r}; weights must be numbers")
         if not _is_weight(weight):
             raise RecipeError(
-                f"weight of data set {name!r} is {weight!r}; weights must be finite and ≥ 0", hint="give 0 to leave a data set out"
+                f"weight of data set {name!r} is {weight!r}; weights must be finite and ≥ 0",
+                hint="give 0 to leave a data set out",
             )
     if not any(weight > 0 for weight in weights.values()):
         raise RecipeError("all weights of the mixture are 0", hint="give at least one data set a weight > 0")

@@ -22,6 +22,7 @@ class Fault(enum.Enum):
     DENIED = "denied"  # credentials: refresh them once
     BUSY = "busy"  # the store asks for fewer requests
     PASSING = "passing"  # connection, time-out, server error
+    CHANGED = "changed"  # it is not the version that was asked for
     RANGE = "range"  # the range lies beyond the object's end
     FINAL = "final"
 
@@ -177,6 +178,8 @@ def _status(value: Any) -> int | None:
 
 
 def _fault_of_answer(status: int | None, code: str, text: str) -> Fault:
+    if status == 412 or code == "PreconditionFailed":
+        return Fault.CHANGED
     if status == 416 or code in ("InvalidRange", "416"):
         return Fault.RANGE
     if status in (404, 410) or code in ("NoSuchKey", "NoSuchBucket", "404"):

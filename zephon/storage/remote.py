@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import logging
+import math
 import os
 import tempfile
 import threading
+import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +32,7 @@ T = TypeVar("T")
 
 _REMEMBERED = 4096
 _INFOS_AT_ONCE = 16
+_CHECK_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class FsspecStore:
         self.scheme = scheme
         self._facts: OrderedDict[str, Facts] = OrderedDict()
         self._facts_guard = threading.Lock()
+        self._checked: dict[str, float] = {}
         self._told_of_ranges = False
 
     @property
@@ -272,8 +276,12 @@ class FsspecStore:
             return data if len(data) == stop - start else self._settle(path, data, start, stop)
 
         try:
-            return self._asked(path, attempt)
+            data = self._asked(path, attempt)
+            self._check_version(path)
+            return data
         except FailedError as error:
+            if error.fault is Fault.CHANGED:
+                raise self._changed(path, self._remembered(path)) from error
             if error.fault is Fault.RANGE and start >= self._check_unchanged(path, stop):
                 return b""
             if error.fault is Fault.GONE:
@@ -283,6 +291,9 @@ class FsspecStore:
             raise self._failure(path, error, f"can't be read at bytes {start}..{stop}") from error
 
     def _fetch(self, fs: Any, inner: str, start: int, stop: int) -> bytes:
+        known = self._remembered(self._url(inner))
+        if known is not None and known.etag and self.scheme in ("s3", "s3a"):
+            return s3_range(fs, inner, start, stop, known.etag, self.client.deadline)
         return bytes(fs.cat_file(inner, start=start, end=stop, **self.client.deadline))
 
     def _settle(self, path: str, data: bytes, start: int, stop: int) -> bytes:
@@ -298,17 +309,44 @@ class FsspecStore:
             return data[start:stop]
         raise TruncatedError(f"{len(data)} bytes came of {expected}")
 
+    def _check_version(self, path: str) -> None:
+        """Whether the bytes that just came are of the object that was listed: one that was replaced by a longer one has all ranges,
+        and the wrong rows in them. S3 was asked on that condition; in a process's own memory it costs nothing; of others it is asked
+        with the first range of a file, and then at most once in `_CHECK_EVERY_S`."""
+        known = self._remembered(path)
+        if known is None or (known.etag and self.scheme in ("s3", "s3a")):
+            return
+        with self._facts_guard:
+            due = time.monotonic() - self._checked.get(path, -math.inf) >= _CHECK_EVERY_S
+        if not due and self.scheme != "memory":
+            return
+        now = self.facts(path, fresh=True)
+        # a look-up and a listing may tell the time of one version in two ways: times are not compared, and the cache's keys stay
+        self._remember(path, known)
+        if now.size != known.size or (now.etag and known.etag and now.etag != known.etag):
+            raise self._changed(path, known, now)
+        with self._facts_guard:
+            self._checked[path] = time.monotonic()
+            if len(self._checked) > _REMEMBERED:
+                self._checked.clear()
+
     def _check_unchanged(self, path: str, stop: int) -> int:
         """The object's size now. Raises `DataError` where it isn't what the listing said and that matters here."""
         known = self._remembered(path)
         now = self.facts(path, fresh=True)
         if known is not None and known.size != now.size and stop > min(now.size, known.size):
-            raise DataError(
-                f"{path!r} has changed: it had {known.size} bytes when it was listed, and has {now.size} now",
-                where=Where(shard=path),
-                hint="data must not be replaced while a run reads it",
-            )
+            raise self._changed(path, known, now)
         return now.size
+
+    def _changed(self, path: str, known: Facts | None, now: Facts | None = None) -> DataError:
+        """The error for an object that is another one than was listed. It stays what was listed: the next read of it fails, too."""
+        now = now or self.facts(path, fresh=True)
+        if known is not None:
+            self._remember(path, known)
+        was = "" if known is None else f": it had {known.size} bytes when it was listed, and has {now.size} now"
+        return DataError(
+            f"{path!r} has changed{was}", where=Where(shard=path), hint="data must not be replaced while a run reads it"
+        )
 
     # --------------------------------------------------------------------------------------------------- helpers
 
@@ -364,13 +402,30 @@ class FsspecStore:
         return Facts(int(info.get("size") or 0), etag, etag or time_of_change, _checksum(info, etag))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_facts", "_facts_guard")}
+        return {name: value for name, value in vars(self).items() if name not in ("_facts", "_facts_guard", "_checked")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _facts=OrderedDict(), _facts_guard=threading.Lock())
+        vars(self).update(state, _facts=OrderedDict(), _facts_guard=threading.Lock(), _checked={})
 
     def __repr__(self) -> str:
         return f"FsspecStore({self.client.kind.__name__})"
+
+
+def s3_range(fs: Any, inner: str, start: int, stop: int, etag: str, deadline: Mapping[str, float]) -> bytes:
+    """A range of the object with this tag; with another one, S3 answers 412. `s3fs.cat_file` has no way to say so."""
+    from fsspec.asyn import sync  # noqa: PLC0415 - only S3 needs it
+
+    bucket, key, version = fs.split_path(inner)
+    more = {"VersionId": version} if version else {}
+
+    async def get() -> bytes:
+        answer = await fs._call_s3(
+            "get_object", Bucket=bucket, Key=key, Range=f"bytes={start}-{stop - 1}", IfMatch=f'"{etag}"', **more, **fs.req_kw
+        )
+        async with answer["Body"] as body:
+            return bytes(await body.read())
+
+    return bytes(sync(fs.loop, get, **deadline))
 
 
 def write_fully(fd: int, data: bytes, at_byte: int) -> None:

@@ -1,0 +1,190 @@
+"""Where an image's bytes come from: an Arrow column of any of the usual layouts, or a file under the media root."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zephon.errors import DataError, RecipeError
+
+ArrowArray = Any
+Reference = tuple[memoryview | None, str | None]
+"""An image as `(bytes, path)`; both None: there is none."""
+
+MISSING = "missing"
+
+
+def check_image_type(kind: pa.DataType, column: str) -> None:
+    """Raises `RecipeError` where a column of this type holds no images."""
+    t = pa.types
+    if t.is_list(kind) or t.is_large_list(kind):
+        kind = kind.value_type
+    if t.is_struct(kind):
+        if {"bytes", "path"} & {field.name for field in kind}:
+            return
+    elif _is_bytes(kind) or _is_text(kind) or t.is_null(kind):
+        return
+    raise RecipeError(
+        f"column {column!r} is {kind}, not images",
+        hint="images are struct<bytes, path>, binary (the file) or string (its path)",
+    )
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    t = pa.types
+    return t.is_binary(kind) or t.is_large_binary(kind) or t.is_binary_view(kind) or t.is_fixed_size_binary(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    t = pa.types
+    return t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind)
+
+
+class Images:
+    """The images of a group's column, flat; row i has the images `offsets[i]:offsets[i+1]`. No image is copied.
+
+    A column of single images counts as one of lists of one.
+    """
+
+    def __init__(self, array: ArrowArray, column: str) -> None:
+        check_image_type(array.type, column)
+        t = pa.types
+        if t.is_list(array.type) or t.is_large_list(array.type):
+            lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+            values = array.flatten()
+        else:
+            lengths = np.ones(len(array), dtype=np.int64)
+            values = array
+        self.values: ArrowArray = values
+        self.offsets: npt.NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        self._bytes: _Blobs | None = None
+        self._paths: list[str | None] | None = None
+        if t.is_struct(values.type):
+            # by name: the order of the fields differs between data sets
+            children = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
+            self._bytes = _blobs(children.get("bytes"))
+            self._paths = _texts(children.get("path"))
+        elif _is_text(values.type):
+            self._paths = _texts(values)
+        else:
+            self._bytes = _blobs(values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> Reference:
+        data = self._bytes[index] if self._bytes is not None else None
+        path = self._paths[index] if self._paths is not None and data is None else None
+        return data, path
+
+
+class _Blobs:
+    """The values of a binary array as memory, without copies."""
+
+    def __init__(self, array: ArrowArray) -> None:
+        if not pa.types.is_binary(array.type):
+            array = array.cast(pa.large_binary())
+        wide = pa.types.is_large_binary(array.type)
+        buffers: Any = array.buffers()
+        kind: Any = np.int64 if wide else np.int32
+        self._ends: list[int] = [0]
+        if len(array):
+            self._ends = np.frombuffer(buffers[1], dtype=kind)[array.offset : array.offset + len(array) + 1].tolist()
+        # Arrow's buffers hold signed bytes
+        self._data = memoryview(buffers[2]).cast("B") if buffers[2] is not None else memoryview(b"")
+        self._valid: list[bool] | None = array.is_valid().to_pylist() if array.null_count else None
+
+    def __getitem__(self, index: int) -> memoryview | None:
+        if self._valid is not None and not self._valid[index]:
+            return None
+        return self._data[self._ends[index] : self._ends[index + 1]]
+
+
+def _blobs(array: ArrowArray | None) -> _Blobs | None:
+    return None if array is None or pa.types.is_null(array.type) else _Blobs(array)
+
+
+def _texts(array: ArrowArray | None) -> list[str | None] | None:
+    if array is None or array.null_count == len(array):
+        return None
+    return array.to_pylist()  # type: ignore[no-any-return]
+
+
+def load_bytes(reference: Reference, media_root: str | None) -> bytes | memoryview:
+    """The whole file.
+
+    Raises:
+        DataError: there is none, or it can't be read from the media root; never the network.
+    """
+    data, path = reference
+    if data is not None:
+        return data
+    if path is None:
+        raise DataError(MISSING)
+    if path.startswith("data:"):
+        return from_data_url(path)
+    try:
+        with open(local_path(path, media_root), "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise DataError(f"unreadable: {path!r}: {error.strerror}") from error
+
+
+@contextmanager
+def mapped(reference: Reference, media_root: str | None) -> Iterator[bytes | memoryview]:
+    """The same for a look at the header: of a file only those pages are read that are looked at."""
+    data, path = reference
+    if data is not None or path is None or path.startswith("data:"):
+        yield load_bytes(reference, media_root)
+        return
+    try:
+        with open(local_path(path, media_root), "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                yield b""
+                return
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
+                view: Any = memory  # slices to bytes and indexes to int as bytes do
+                yield view
+    except OSError as error:
+        raise DataError(f"unreadable: {path!r}: {error.strerror}") from error
+
+
+def local_path(path: str, media_root: str | None) -> str:
+    """Where an image given by path is. Raises `DataError` for a URL, and for a path that leaves the media root."""
+    path = path.removeprefix("file://")
+    if "://" in path:
+        raise DataError(f"unreadable: {path!r} is a URL, and the network is not used")
+    if "\0" in path:
+        raise DataError("unreadable: a path with a NUL")
+    if media_root is None:
+        raise DataError(f"unreadable: {path!r} is a path", hint="say with media_root= where the images are")
+    root = os.path.abspath(media_root)
+    whole = os.path.normpath(os.path.join(root, path))
+    if os.path.commonpath([root, whole]) != root:
+        raise DataError(f"unreadable: {path!r} is outside of the media root")
+    return whole
+
+
+def from_data_url(url: str) -> bytes:
+    """What a `data:` URL holds (RFC 2397). Raises `DataError` where it can't be decoded."""
+    head, comma, body = url.partition(",")
+    if not comma:
+        raise DataError("unreadable: a data URL without data")
+    raw = unquote_to_bytes(body)
+    if not head.endswith(";base64"):
+        return raw
+    raw = b"".join(raw.split())
+    try:
+        return base64.b64decode(raw + b"=" * (-len(raw) % 4), validate=True)
+    except binascii.Error as error:
+        raise DataError("unreadable: a data URL that is not base64") from error

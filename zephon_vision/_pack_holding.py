@@ -1,0 +1,307 @@
+"""The serial half of `pack_multimodal`: sees lengths and costs, and holds the documents that wait in open sequences.
+
+A document's image files are as large as thousands of its tokens, so groups are not kept whole for the sake of one document that still
+waits: a held group shrinks when half of its bytes are gone, and a decided sequence takes a copy of its own documents along (file bytes,
+not pixels). What waits in a shuffle after packing, and what is sent to a worker, is then exactly what is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zephon import groups
+from zephon.errors import DataError, InternalError, Where
+from zephon.keys import I64
+from zephon.plugin import Decision, Drops
+from zephon_vision import columns
+from zephon_vision._pack_bins import Bins, Limits
+from zephon_vision._pack_gather import conform
+
+Array = Any
+"""A `pyarrow.Array`; the stubs don't know nested ones."""
+
+_FIELDS: list[Any] = [
+    pa.field(groups.PIECES, pa.binary()),
+    pa.field(groups.PADDING, pa.int32()),
+    pa.field(columns.IMAGE_BLOCKS, pa.int32()),
+]
+_LIGHT = pa.schema(_FIELDS)
+"""The columns of decision rows."""
+
+_WORTH_SHRINKING = 1 << 18
+
+
+class _Held:
+    """A group of which some documents wait. `row[i]` is where document i of those that were packed is in `group` now."""
+
+    __slots__ = ("alive", "group", "left", "nbytes", "row", "sizes")
+
+    def __init__(self, group: pa.RecordBatch, rows: I64, sizes: I64) -> None:
+        self.group = group
+        self.row = rows
+        self.sizes = sizes
+        self.alive = np.ones(len(rows), dtype=bool)
+        self.left = int(sizes.sum())
+        self.nbytes = groups.nbytes(group)
+
+    def release(self, places: I64) -> bool:
+        """Documents that were decided; whether none is left."""
+        self.alive[places] = False
+        self.left -= int(self.sizes[places].sum())
+        if not self.alive.any():
+            return True
+        if self.nbytes > max(2 * self.left, _WORTH_SHRINKING):
+            kept = np.flatnonzero(self.alive)
+            self.group = groups.take(self.group, self.row[kept])
+            self.row[kept] = np.arange(len(kept))
+            self.nbytes = groups.nbytes(self.group)
+        return False
+
+
+_Note = tuple[int, int, int, int, int, int]
+"""Of a document that waits: number of its held group, place there, tokens, component, shard, row in the shard."""
+
+
+class MultimodalAccumulator:
+    """See `Accumulator`. Decision rows refer to sources of their own, one per sequence, with exactly the sequence's documents."""
+
+    def __init__(self, limits: Limits | None, *, within: Limits, drop: bool, token_columns: Sequence[str]) -> None:
+        """`limits` None: one document per sequence. A document over `within` is dropped with `drop`, else an error."""
+        self._bins = Bins(limits) if limits is not None else None
+        self._within = within
+        self._drop = drop
+        self._token_columns = token_columns
+        self._held: dict[int, _Held] = {}
+        self._notes: dict[int, _Note] = {}
+        self._blocks: dict[int, int] = {}
+        self._documents = 0
+        self._made = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the documents that wait, and of the notes on them."""
+        return sum(held.nbytes for held in self._held.values()) + 200 * len(self._notes)
+
+    def add(self, group: pa.RecordBatch, number: int) -> Iterable[Decision]:
+        """See `Accumulator`.
+
+        Raises:
+            DataError: columns that contradict each other; a document over a budget, unless those are dropped.
+        """
+        if not len(group):
+            return []
+        payload = self._payload(group)
+        lengths, images, blocks = _measures(payload, group)
+        used, drops = self._within_limits(group, lengths, images, blocks)
+        if not len(used):
+            return [Decision(groups.empty_group(_LIGHT), {}, drops)]
+        lengths, images, blocks = lengths[used], images[used], blocks[used]
+        self._held[number] = _Held(payload, used.copy(), _sizes(payload)[used])
+        places = np.arange(len(used))
+        provenance = [_provenance(group, name)[used].tolist() for name in (groups.COMPONENT, groups.SHARD, groups.ROW)]
+        first, self._documents = self._documents, self._documents + len(used)
+        every = range(first, self._documents)
+        origin = zip([number] * len(used), places.tolist(), lengths.tolist(), *provenance, strict=True)
+        self._notes.update(zip(every, origin, strict=True))
+        self._blocks.update(zip(every, blocks.tolist(), strict=True))
+        if self._bins is None:
+            return [self._decide([[n] for n in every], drops)]
+        made = self._bins.add(zip(lengths.tolist(), blocks.tolist(), images.tolist(), strict=True))
+        return [self._decide(made, self._given_up(drops))]
+
+    def flush(self) -> Iterable[Decision]:
+        """See `Accumulator`: the sequences that are still open, in the order in which they were opened."""
+        if self._bins is None:
+            return []
+        made = self._bins.flush()
+        decision = self._decide(made, self._given_up(Drops()))
+        if self._held or self._notes:
+            raise InternalError(f"pack_multimodal kept {len(self._notes)} documents at the flush")
+        return [decision]
+
+    def _payload(self, group: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns that the gather needs, the images' in the types of `columns`."""
+        there = set(group.schema.names)
+        payload = groups.select(group, [groups.TOKENS, *(n for n in self._token_columns if n in there)])
+        for name, kind in (
+            (columns.IMAGES, columns.IMAGES_TYPE),
+            (columns.IMAGE_PLANS, columns.IMAGE_PLANS_TYPE),
+            (columns.IMAGE_SPANS, columns.IMAGE_SPANS_TYPE),
+            (columns.IMAGE_BLOCKS, None),
+        ):
+            if name in there:
+                array: Array = groups.column(group, name)
+                payload = payload.append_column(name, array if kind is None or array.type == kind else conform(array, kind))
+        return payload
+
+    def _within_limits(self, group: pa.RecordBatch, lengths: I64, images: I64, blocks: I64) -> tuple[I64, Drops]:
+        """`(rows to pack, what is left out)`: no empty documents, none that is over a budget by itself."""
+        limits = self._within
+        rows: dict[str, I64] = {}
+        keep = lengths > 0
+        if not keep.all():
+            rows["empty"] = np.flatnonzero(~keep)
+        for what, amounts, most, hint in (
+            ("tokens", lengths, limits.tokens, "tokenize_interleaved(max_length=…) cuts documents between images"),
+            ("patches", blocks, limits.blocks, "raise max_patches, or lower max_pixels or max_images before packing"),
+            ("images", images, limits.images, "raise max_images, or lower it in tokenize_interleaved"),
+        ):
+            over = keep & (amounts > most)
+            if not over.any():
+                continue
+            worst = np.flatnonzero(over)
+            if not self._drop:
+                row = int(worst[0])
+                raise DataError(
+                    f"a document of {int(amounts[row])} {what} does not fit a sequence of at most {most}",
+                    where=_where(group, row),
+                    hint=f'{hint}; or over_long="drop"',
+                )
+            rows[f"too many {what}"] = worst
+            keep &= ~over
+        return np.flatnonzero(keep), Drops(rows)
+
+    def _given_up(self, drops: Drops) -> Drops:
+        """Documents for which no sequence with an image was found, which may be of earlier groups."""
+        assert self._bins is not None
+        gone, self._bins.given_up = self._bins.given_up, []
+        if not gone:
+            return drops
+        tokens: dict[int, int] = {}
+        records: dict[int, int] = {}
+        for _, _, length, component, _, _ in self._release(gone):
+            tokens[component] = tokens.get(component, 0) + length
+            records[component] = records.get(component, 0) + 1
+        return Drops(drops.rows, {**drops.tokens, "no image": tokens}, {**drops.records, "no image": records})
+
+    def _decide(self, made: Sequence[Sequence[int]], drops: Drops) -> Decision:
+        pieces = np.zeros(sum(len(documents) for documents in made), dtype=groups.PIECE)
+        ends = np.zeros(len(made) + 1, dtype=np.int64)
+        padding = np.zeros(len(made), dtype=np.int32)
+        cost = np.zeros(len(made), dtype=np.int32)
+        sources: dict[int, pa.RecordBatch] = {}
+        for i, documents in enumerate(made):
+            notes = [self._notes[n] for n in documents]
+            sources[self._made] = self._copy(notes)
+            ends[i + 1] = ends[i] + len(notes)
+            here = pieces[ends[i] : ends[i + 1]]
+            here["source"], here["row"] = self._made, np.arange(len(notes))
+            _, _, here["length"], here["component"], here["shard"], here["origin"] = zip(*notes, strict=True)
+            padding[i] = self._within.tokens - int(here["length"].sum())
+            cost[i] = sum(self._blocks[n] for n in documents)
+            self._made += 1
+        # only now: a group shrinks once, not once per sequence
+        self._release([n for documents in made for n in documents])
+        arrays: list[Any] = [groups.make_pieces(ends, pieces), pa.array(padding), pa.array(cost)]
+        return Decision(pa.RecordBatch.from_arrays(arrays, schema=_LIGHT), sources, drops)
+
+    def _copy(self, notes: Sequence[_Note]) -> pa.RecordBatch:
+        """These documents in order, as a group of their own."""
+        parts, start = [], 0
+        for stop in range(1, len(notes) + 1):
+            if stop < len(notes) and notes[stop][0] == notes[start][0]:
+                continue
+            held = self._held[notes[start][0]]
+            parts.append(groups.take(held.group, held.row[[note[1] for note in notes[start:stop]]]))
+            start = stop
+        return groups.concat(parts)
+
+    def _release(self, documents: Sequence[int]) -> list[_Note]:
+        notes = [self._notes.pop(n) for n in documents]
+        places: dict[int, list[int]] = {}
+        for n in documents:
+            del self._blocks[n]
+        for note in notes:
+            places.setdefault(note[0], []).append(note[1])
+        for number, gone in places.items():
+            if self._held[number].release(np.array(gone)):
+                del self._held[number]
+        return notes
+
+
+def _measures(payload: pa.RecordBatch, group: pa.RecordBatch) -> tuple[I64, I64, I64]:
+    """`(tokens, images, blocks)` of each document, int64[N]; raises `DataError` where columns contradict each other."""
+    tokens = groups.list_lengths(groups.column(payload, groups.TOKENS)).astype(np.int64)
+    image_columns = {columns.IMAGES, columns.IMAGE_PLANS, columns.IMAGE_SPANS, columns.IMAGE_BLOCKS}
+    for name in payload.schema.names[1:]:
+        if name in image_columns:
+            continue
+        array = groups.column(payload, name)
+        wrong = np.flatnonzero((groups.list_lengths(array) != tokens) & array.is_valid().to_numpy(zero_copy_only=False))
+        if len(wrong):
+            row = int(wrong[0])
+            found = int(groups.list_lengths(array)[row])
+            raise DataError(f"column {name!r} has {found} values for {int(tokens[row])} tokens", where=_where(group, row))
+    images, plans = _counts(payload, columns.IMAGES), _counts(payload, columns.IMAGE_PLANS)
+    wrong = np.flatnonzero(images != plans)
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(f"a document has {int(images[row])} images and {int(plans[row])} plans", where=_where(group, row))
+    return tokens, images, _blocks(payload)
+
+
+def _counts(payload: pa.RecordBatch, name: str) -> I64:
+    """int64[N]: elements of a list column; 0 where there is none."""
+    if payload.schema.get_field_index(name) < 0:
+        return np.zeros(len(payload), dtype=np.int64)
+    lengths = groups.column(payload, name).value_lengths()
+    return (lengths.fill_null(0) if lengths.null_count else lengths).to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+
+
+def _blocks(payload: pa.RecordBatch) -> I64:
+    """int64[N]: blocks per document, as told, else from the plans."""
+    index = payload.schema.get_field_index(columns.IMAGE_BLOCKS)
+    if index >= 0:
+        told: Array = payload.column(index)
+        if not told.null_count:
+            return told.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+    if payload.schema.get_field_index(columns.IMAGE_PLANS) < 0:
+        return np.zeros(len(payload), dtype=np.int64)
+    plans = groups.column(payload, columns.IMAGE_PLANS)
+    # the third number of a plan is its blocks (`Plan.pack`)
+    numbers = plans.flatten().field("numbers")
+    if numbers.null_count or (len(numbers) and pc.min(numbers.value_lengths()).as_py() < _BLOCKS + 1):
+        raise DataError(f"{columns.IMAGE_PLANS!r} holds something that is no plan")
+    offsets, values = groups.list_parts(numbers)
+    return _sums(values[offsets[:-1] + _BLOCKS].astype(np.int64), _counts(payload, columns.IMAGE_PLANS))
+
+
+_BLOCKS = 2
+
+
+def _sizes(payload: pa.RecordBatch) -> I64:
+    """int64[N]: about how many bytes each document takes."""
+    sizes = 8 * groups.list_lengths(groups.column(payload, groups.TOKENS)).astype(np.int64) + 64
+    if payload.schema.get_field_index(columns.IMAGES) >= 0:
+        files = pc.binary_length(groups.column(payload, columns.IMAGES).flatten().field("bytes"))
+        sizes += _sums(files.fill_null(0).to_numpy().astype(np.int64) + 64, _counts(payload, columns.IMAGES))
+    return sizes
+
+
+def _sums(values: I64, counts: I64) -> I64:
+    """int64[N]: the sums of the first `counts[0]` values, the next `counts[1]`, …"""
+    before = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(values, out=before[1:])
+    ends = np.cumsum(counts)
+    sums: I64 = before[ends] - before[ends - counts]
+    return sums
+
+
+def _where(group: pa.RecordBatch, row: int) -> Where:
+    def place(name: str) -> int | None:
+        return int(groups.ints(group, name)[row]) if group.schema.get_field_index(name) >= 0 else None
+
+    return Where(row=place(groups.ROW), shard=place(groups.SHARD), component=place(groups.COMPONENT))
+
+
+def _provenance(group: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
+    """A provenance column; zeros where the group has none."""
+    if group.schema.get_field_index(name) < 0:
+        return np.zeros(group.num_rows, dtype=np.int64)
+    return groups.ints(group, name)

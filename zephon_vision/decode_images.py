@@ -1,0 +1,413 @@
+"""`decode_images`: planned images to blocks of pixels, after packing, when the buffers have been passed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zephon import groups
+from zephon.errors import DataError, PluginError, RecipeError, unknown
+from zephon.plugin import Apply, Drops, Operator, Outcome
+from zephon_vision import columns
+from zephon_vision._decoders_scaled import NotWholeError, ScaledResize, scale_for
+from zephon_vision._decoders_source import Images, Reference, check_image_type, load_bytes
+from zephon_vision.collate import CollatesVision
+from zephon_vision.decoders import Decoder, check_decoder, decode, refuses_damaged_jpeg
+from zephon_vision.headers import MAX_PIXELS, Header, check_size, read_header
+from zephon_vision.policies.base import Pixels, Plan, Policy, Resize, SpecialIds, load
+from zephon_vision.policies.blocks import chw
+from zephon_vision.probe_images import place_of, reason
+from zephon_vision.resize import Backend, make_resize, resize_parts, settle_backend
+
+OnBadImage = Literal["auto", "blank", "drop_sample", "error"]
+ScaledDecode = Literal["off", "gap2"]
+
+log = logging.getLogger("zephon_vision.decode_images")
+
+Ints = npt.NDArray[np.int64]
+ArrowArray = Any
+
+_WINDOW = 1000
+"""So many images must have been seen before a share of bad ones is an error."""
+_MOST_TOLD = 20
+"""So many kinds of errors are logged, each once."""
+_UNKNOWN_SIZE = 448
+"""The side that an image without a readable header is planned with, where it is left blank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raw(Policy):
+    """The image as it is, one block uint8[3, height, width]: for operators that crop and turn, such as `random_resized_crop`."""
+
+    name = "raw"
+
+    def plan(self, height: int, width: int, *, images: int = 1) -> Plan:  # noqa: ARG002 - the same for any number of images
+        """One block of the image's own size."""
+        return Plan(height, width)
+
+    def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:  # noqa: ARG002 - nothing is resized
+        """Channels first."""
+        return chw(rgb)
+
+    def block_shape(self, plan: Plan) -> tuple[int, ...]:
+        """[1, 3, height, width]."""
+        return (1, 3, plan.height, plan.width)
+
+    def token_run(self, plan: Plan, ids: SpecialIds) -> list[int]:  # noqa: ARG002 - there is none
+        """No tokens."""
+        return []
+
+    def fields(self, plans: Sequence[Plan]) -> dict[str, npt.NDArray[np.int64]]:  # noqa: ARG002 - pixels are all there is
+        """None."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeImages(CollatesVision, Operator):
+    """Decode each image and render it as its plan says: adds `pixel_values` and `pixel_shapes`, and takes the files away.
+
+    A row has any number of images with their `image_plans`, as `tokenize_interleaved` makes them, packed or not. With `policy=` images are
+    planned here instead, for training on pairs of image and text without packing. Pixels are uint8: `to_training(pixel_dtype=)`, the
+    operator `normalize` or the device make floats of them, which take four to eight times the memory.
+    """
+
+    name: ClassVar[str] = "decode_images"
+    max_rows: ClassVar[int | None] = 4
+
+    column: str = columns.IMAGES
+    """The images; with `policy=` also a column of single ones."""
+    policy: str | None = None
+    """Plan the images with this policy (`clip`, `siglip{"size": 224}`, `from:PATH`, `raw`: unresized); None: they have plans."""
+    backend: Backend = "auto"
+    """What resizes: `torch`, `pil` or `cykooz`; `auto`: the first of torch, cykooz and pil that is installed."""
+    decoder: Decoder = field(default="auto", metadata={"recipe": False})
+    """Who decodes JPEG: `simplejpeg`, `pillow`, or `auto`. Pixels are the same, so it has no part in the recipe but for one thing: only
+    simplejpeg refuses a JPEG that is damaged in the middle."""
+    scaled_decode: ScaledDecode = "off"
+    """`gap2`: decode a JPEG at half, a quarter or an eighth where that is still at least twice as large as what is wanted. Quicker for
+    large photographs; against `off` single values differ by up to about 20 of 255 (43 to 51 dB)."""
+    max_pixels: int | None = MAX_PIXELS
+    """Larger images are bad. None: no limit."""
+    salvage: bool = False
+    """Show what can be decoded of a damaged JPEG."""
+    on_bad_image: OnBadImage = "auto"
+    """`blank`: the image's pixels are null (`to_training` makes them grey), the layout stays, and its document is not trained on;
+    `drop_sample` (only with `policy=`): the row is dropped and counted; `error`. `auto`: `drop_sample` with `policy=`, else `blank`."""
+    max_bad_ratio: float | None = 0.05
+    """More bad images than this share of those that a worker has seen (at least 1,000) are an error. None: any number is fine."""
+    media_root: str | None = field(default=None, metadata={"recipe": False})
+    """The local folder that paths are relative to. Files outside of it, and URLs, are bad images."""
+    keep_images: bool = False
+    """Keep the column of files."""
+
+    def __post_init__(self) -> None:
+        for what, value, known in (
+            ("on_bad_image", self.on_bad_image, get_args(OnBadImage)),
+            ("scaled_decode", self.scaled_decode, get_args(ScaledDecode)),
+            ("backend", self.backend, get_args(Backend)),
+            ("decoder", self.decoder, get_args(Decoder)),
+        ):
+            if value not in known:
+                raise RecipeError(f"decode_images: {unknown(what, str(value), known)}")
+        if self.on_bad_image == "drop_sample" and self.policy is None:
+            raise RecipeError("decode_images can't drop rows after packing", hint="use on_bad_image='blank' or 'error'")
+
+    @property
+    def keeps_rows(self) -> bool:  # type: ignore[override]
+        """Unless rows are dropped."""
+        return self._bad != "drop_sample"
+
+    @property
+    def _bad(self) -> str:
+        return self.on_bad_image if self.on_bad_image != "auto" else "blank" if self.policy is None else "drop_sample"
+
+    def inputs(self) -> tuple[str, ...]:
+        """The images and their plans."""
+        return (self.column,) if self.policy is not None else (self.column, columns.IMAGE_PLANS)
+
+    def optional_inputs(self) -> tuple[str, ...]:
+        """What says which tokens belong to a bad image."""
+        if self.policy is not None:
+            return ()
+        return (groups.TOKENS, groups.LOSS_MASK, groups.LENGTHS, columns.IMAGE_SPANS, columns.IMAGE_DOCUMENT)
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        """With pixels, without files."""
+        for name in self.inputs():
+            if schema.get_field_index(name) < 0:
+                raise RecipeError(
+                    f"decode_images: {unknown('column', name, groups.user_columns(schema))}",
+                    hint="plan images first (tokenize_interleaved), or give policy="
+                    if name == columns.IMAGE_PLANS
+                    else "name it with column=",
+                )
+        check_image_type(schema.field(self.column).type, self.column)
+        fields: dict[str, Any] = {f.name: f for f in schema if f.name != self.column or self.keep_images}
+        made = {columns.PIXELS: columns.PIXELS_TYPE, columns.PIXEL_SHAPES: columns.PIXEL_SHAPES_TYPE}
+        if self.policy is not None:
+            made[columns.IMAGE_PLANS] = columns.IMAGE_PLANS_TYPE
+        elif _lacks_mask(self, schema):
+            made[groups.LOSS_MASK] = pa.list_(pa.uint8())
+        fields.update({name: pa.field(name, kind) for name, kind in made.items()})
+        return pa.schema(list(fields.values()))
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """What resizes, in which version, and whether damaged JPEGs are seen."""
+        policy = {} if self.policy is None else {"policy": _load(self.policy).spec()}
+        return {
+            **policy,
+            **resize_parts(self.backend),
+            "refuses_damaged_jpeg": refuses_damaged_jpeg(self.decoder) and not self.salvage,
+        }
+
+    def bind(self) -> Apply:
+        """Make the resizer. Raises `PluginError` where a back-end or decoder that was asked for is not installed."""
+        check_decoder(self.decoder)
+        settle_backend(self.backend)
+        return BoundDecodeImages(self)
+
+
+class BoundDecodeImages:
+    """The operator with its libraries; any number of threads may call it."""
+
+    def __init__(self, settings: DecodeImages) -> None:
+        self._settings = settings
+        self._resize = make_resize(settings.backend)
+        self._policy = None if settings.policy is None else _load(settings.policy)
+        self._lock = threading.Lock()
+        self._seen = 0
+        self._failed = 0
+        self._told: set[str] = set()
+
+    def __call__(self, group: pa.RecordBatch) -> Outcome:
+        """Decode the images of a group."""
+        settings = self._settings
+        images = Images(groups.column(group, settings.column), settings.column)
+        row_of = np.repeat(np.arange(group.num_rows), np.diff(images.offsets))
+        if self._policy is None:
+            plans = self._given(group, images)
+            heads: list[Header | DataError | None] = [None] * len(images)
+        else:
+            plans, heads = self._planned(images, row_of)
+        work = _Blocks(plans)
+        errors: dict[int, str] = {}
+        for index, (policy, plan) in enumerate(plans):
+            try:
+                self._fill(work, index, images[index], heads[index], policy, plan)
+            except DataError as error:
+                errors[index] = error.message
+        self._count(len(images), errors)
+        if errors and settings._bad == "error":
+            index = min(errors)
+            row = int(row_of[index])
+            number = index - int(images.offsets[row])
+            raise DataError(f"image {number} of {settings.column!r}: {errors[index]}", where=place_of(group, row))
+        return self._finish(group, images.offsets, row_of, plans, work, errors)
+
+    def _given(self, group: pa.RecordBatch, images: Images) -> list[tuple[Policy, Plan]]:
+        array = groups.column(group, columns.IMAGE_PLANS)
+        lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        if not np.array_equal(lengths, np.diff(images.offsets)):
+            raise DataError(f"{columns.IMAGE_PLANS!r} is not parallel to {self._settings.column!r}")
+        flat = array.flatten()
+        children = dict(zip((f.name for f in flat.type), flat.flatten(), strict=True))
+        specs, numbers = children["policy"].to_pylist(), children["numbers"].to_pylist()
+        return [(_load(spec or ""), Plan.unpack(n or ())) for spec, n in zip(specs, numbers, strict=True)]
+
+    def _planned(self, images: Images, row_of: Ints) -> tuple[list[tuple[Policy, Plan]], list[Header | DataError | None]]:
+        policy = self._policy
+        assert policy is not None
+        counts = np.diff(images.offsets)
+        plans: list[tuple[Policy, Plan]] = []
+        heads: list[Header | DataError | None] = []
+        for index in range(len(images)):
+            count = int(counts[row_of[index]])
+            try:
+                # a file is read twice, here and for decoding: the blocks' sizes must be known before the first is rendered
+                head = read_header(load_bytes(images[index], self._settings.media_root))
+                check_size(head, max_pixels=self._settings.max_pixels)
+                plan = policy.plan(head.height, head.width, images=count)
+                heads.append(head)
+            except DataError as error:
+                heads.append(error)
+                plan = policy.plan(_UNKNOWN_SIZE, _UNKNOWN_SIZE, images=count)
+            plans.append((policy, plan))
+        return plans, heads
+
+    def _fill(
+        self, work: _Blocks, index: int, reference: Reference, head: Header | DataError | None, policy: Policy, plan: Plan
+    ) -> None:
+        """Decode and render one image into its place."""
+        if isinstance(head, DataError):
+            raise head
+        data = load_bytes(reference, self._settings.media_root)
+        head = head or read_header(data)
+        if (head.height, head.width) != (plan.height, plan.width):
+            raise DataError(f"planned: as {plan.width} × {plan.height} pixels, and has {head.width} × {head.height}")
+        blocks = self._render(data, head, policy, plan)
+        if blocks.shape != work.shapes[index] or blocks.dtype != np.uint8:
+            raise PluginError(
+                f"image policy {policy.name!r} rendered {blocks.dtype}{list(blocks.shape)} instead of uint8{list(work.shapes[index])}"
+            )
+        work.place(index)[...] = blocks
+
+    def _render(self, data: bytes | memoryview, head: Header, policy: Policy, plan: Plan) -> Pixels:
+        settings = self._settings
+        scale = scale_for(head, plan) if settings.scaled_decode == "gap2" else 1
+        while True:
+            rgb = decode(
+                data, head, max_pixels=settings.max_pixels, salvage=settings.salvage, decoder=settings.decoder, scale=scale
+            )
+            if scale == 1:
+                return policy.render(rgb, plan, self._resize)
+            scaled = ScaledResize(self._resize, rgb, (head.height / scale, head.width / scale))
+            try:
+                blocks = policy.render(rgb, plan, scaled)
+                if scaled.used:
+                    return blocks
+            except NotWholeError:
+                pass
+            scale = 1  # the policy does more than to resize the whole image
+
+    def _count(self, seen: int, errors: dict[int, str]) -> None:
+        """Keep the share of bad images, and raise where it is too large. Which images a worker sees has no part in what it makes."""
+        for error in errors.values():
+            kind = reason(error)
+            if kind not in self._told and len(self._told) < _MOST_TOLD:
+                self._told.add(kind)
+                log.warning("%s (%s); others of this kind are not reported", kind, error)
+        limit = self._settings.max_bad_ratio
+        if limit is None:
+            return
+        with self._lock:
+            self._seen += seen
+            self._failed += len(errors)
+            seen, failed = self._seen, self._failed
+            if seen >= 2 * _WINDOW:  # older images count for less
+                self._seen //= 2
+                self._failed //= 2
+        if errors and seen >= _WINDOW and failed > limit * seen:
+            raise DataError(
+                f"{failed} of {seen} images can't be used, the last one because: {errors[max(errors)]}",
+                hint=f"look at the data, or raise max_bad_ratio={limit}",
+            )
+
+    def _finish(
+        self,
+        group: pa.RecordBatch,
+        offsets: Ints,
+        row_of: Ints,
+        plans: list[tuple[Policy, Plan]],
+        work: _Blocks,
+        errors: dict[int, str],
+    ) -> Outcome:
+        settings = self._settings
+        bad = np.array(sorted(errors), dtype=np.int64)
+        pixels, shapes = work.arrays(bad)
+        made = groups.set_column(group, columns.PIXELS, groups.make_list(offsets, pixels))
+        made = groups.set_column(made, columns.PIXEL_SHAPES, groups.make_list(offsets, shapes))
+        if not settings.keep_images:  # last: a group without columns would forget how many rows it has
+            made = groups.select(made, [n for n in made.schema.names if n != settings.column])
+        if self._policy is not None:
+            numbers = [{"policy": policy.spec(), "numbers": plan.pack()} for policy, plan in plans]
+            planned = groups.make_list(offsets, pa.array(numbers, type=columns.PLAN))
+            made = groups.set_column(made, columns.IMAGE_PLANS, planned)
+        else:
+            made = _mask(settings, made, offsets, row_of, bad)
+        if settings._bad != "drop_sample" or not errors:
+            return Outcome(made)
+        rows: dict[str, dict[int, None]] = {}
+        gone: set[int] = set()
+        for index in bad.tolist():
+            row = int(row_of[index])
+            if row not in gone:
+                gone.add(row)
+                rows.setdefault(reason(errors[index]), {})[row] = None
+        kept = np.setdiff1d(np.arange(group.num_rows), sorted(gone))
+        return Outcome(groups.take(made, kept), Drops(rows={k: np.array(list(v), dtype=np.int64) for k, v in rows.items()}))
+
+
+class _Blocks:
+    """The pixels of a group in one piece of memory, with a place for each image."""
+
+    def __init__(self, plans: Sequence[tuple[Policy, Plan]]) -> None:
+        self.shapes = [tuple(policy.block_shape(plan)) for policy, plan in plans]
+        sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self.shapes]
+        self._ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
+        total = int(self._ends[-1])
+        if total >= 2**31:
+            raise DataError(f"the images of a few rows make {total:,} bytes of pixels", hint="pack with fewer patches")
+        # Arrow's pool keeps pages that were given back: fresh ones from the system cost as much as filling them
+        buffer: Any = pa.allocate_buffer(total)
+        self._buffer = buffer
+        self._memory: npt.NDArray[np.uint8] = np.frombuffer(buffer, dtype=np.uint8)
+
+    def place(self, index: int) -> npt.NDArray[np.uint8]:
+        """Where image `index` goes."""
+        return self._memory[self._ends[index] : self._ends[index + 1]].reshape(self.shapes[index])
+
+    def arrays(self, bad: Ints) -> tuple[ArrowArray, ArrowArray]:
+        """`(binary, list<int32>)`: the pixels, null for the images `bad`, and the shapes."""
+        count = len(self.shapes)
+        valid: ArrowArray = None
+        if len(bad):
+            flags = np.ones(count, dtype=bool)
+            flags[bad] = False
+            bits: Any = np.packbits(flags, bitorder="little")
+            valid = pa.py_buffer(bits)
+        ends: Any = self._ends.astype(np.int32)
+        pixels = pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(ends), self._buffer])
+        return pixels, pa.array([list(shape) for shape in self.shapes], type=pa.list_(pa.int32()))
+
+
+def _load(spec: str) -> Policy:
+    return Raw() if spec == Raw.name else load(spec)
+
+
+def _lacks_mask(settings: DecodeImages, schema: pa.Schema) -> bool:
+    names = schema.names
+    return settings._bad == "blank" and groups.TOKENS in names and groups.LOSS_MASK not in names
+
+
+def _mask(settings: DecodeImages, group: pa.RecordBatch, offsets: Ints, row_of: Ints, bad: Ints) -> pa.RecordBatch:
+    """Take the documents of bad images out of the loss."""
+    if _lacks_mask(settings, group.schema):
+        ends, _ = groups.list_parts(groups.column(group, groups.TOKENS))
+        ends = ends - ends[0]
+        mask = np.ones(int(ends[-1]), dtype=np.uint8)
+    elif not len(bad) or group.schema.get_field_index(groups.LOSS_MASK) < 0:
+        return group
+    else:
+        ends, values = groups.list_parts(groups.column(group, groups.LOSS_MASK))
+        mask = values[int(ends[0]) : int(ends[-1])].copy()
+        ends = ends - ends[0]
+    for index in bad.tolist():
+        row = int(row_of[index])
+        start, stop = _document(group, row, index - int(offsets[row]), int(ends[row + 1] - ends[row]))
+        mask[int(ends[row]) + start : int(ends[row]) + stop] = 0
+    return groups.set_column(group, groups.LOSS_MASK, groups.make_list(ends, mask))
+
+
+def _document(group: pa.RecordBatch, row: int, image: int, length: int) -> tuple[int, int]:
+    """The tokens [start, stop) of the document that shows this image of the row; all of them where it isn't known."""
+    names = group.schema.names
+    if groups.LENGTHS not in names:
+        return 0, length
+    borders = np.concatenate([[0], np.cumsum(groups.column(group, groups.LENGTHS)[row].as_py() or [])]).astype(np.int64)
+    number = -1
+    if columns.IMAGE_DOCUMENT in names:
+        number = int(groups.column(group, columns.IMAGE_DOCUMENT)[row].as_py()[image])
+    elif columns.IMAGE_SPANS in names:
+        spans = groups.column(group, columns.IMAGE_SPANS)[row].as_py() or []
+        start = next((span["start"] for span in spans if span["image"] == image), None)
+        number = -1 if start is None else int(np.searchsorted(borders, start, side="right")) - 1
+    if not 0 <= number < len(borders) - 1:
+        return 0, length
+    return int(borders[number]), int(borders[number + 1])

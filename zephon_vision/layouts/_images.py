@@ -1,0 +1,250 @@
+"""Images in all the forms that data sets have: structs, bytes, paths, data URLs, base64; to bytes and paths. Nothing is fetched."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zephon.errors import DataError
+from zephon.keys import I64
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/_\-\s]+={0,2}\s*")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
+_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
+
+
+@dataclass(frozen=True)
+class ImageRules:
+    """How references to images are read."""
+
+    media_root: str | None = None
+    allow_network: bool = False
+
+
+@dataclass(frozen=True)
+class Flat:
+    """The images of a group, one after the other; row i has those of [offsets[i], offsets[i+1])."""
+
+    offsets: I64
+    data: Any
+    """binary, null where an image has no bytes."""
+    path: Any
+    """string, null where it has no path."""
+
+
+def no_images(rows: int) -> Flat:
+    """No image in any row."""
+    return Flat(np.zeros(rows + 1, dtype=np.int64), pa.array([], type=pa.binary()), pa.array([], type=pa.string()))
+
+
+def read_columns(arrays: list[Any], rules: ImageRules) -> Flat:
+    """The images of one or more columns; a row's come in the order of the columns."""
+    made = [_read_column(array, rules) for array in arrays]
+    if len(made) == 1:
+        return made[0]
+    counts = [np.diff(flat.offsets) for flat in made]
+    offsets = np.concatenate([[0], np.cumsum(np.sum(counts, axis=0))]).astype(np.int64)
+    starts = np.cumsum([0, *(len(flat.data) for flat in made)])
+    order = np.empty(int(offsets[-1]), dtype=np.int64)
+    done = offsets[:-1].copy()
+    for flat, count, start in zip(made, counts, starts, strict=False):
+        inside = np.arange(len(flat.data)) - np.repeat(flat.offsets[:-1], count)
+        order[np.repeat(done, count) + inside] = start + np.arange(len(flat.data))
+        done += count
+    place: Any = pa.array(order)
+    return Flat(
+        offsets, pa.concat_arrays([f.data for f in made]).take(place), pa.concat_arrays([f.path for f in made]).take(place)
+    )
+
+
+def _read_column(array: Any, rules: ImageRules) -> Flat:
+    """One column: a list of images (nested or not), or one image per row; a null row has none."""
+    t = pa.types
+    array = _plain(array)
+    if t.is_string(array.type) and _has_json_lists(array):
+        array = pa.array([_json_list(text) for text in array.to_pylist()], type=pa.list_(pa.string()))
+    if not t.is_list(array.type) and not t.is_large_list(array.type):
+        counts = array.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
+        data, path = _leaves(array.drop_null(), rules)
+        return Flat(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), data, path)
+    ends: I64 = np.arange(len(array) + 1, dtype=np.int64)
+    while t.is_list(array.type) or t.is_large_list(array.type):
+        lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        inner = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        array = _plain(array.flatten())
+        ends = inner[ends]
+    data, path = _leaves(array, rules)
+    return Flat(ends, data, path)
+
+
+def _plain(array: Any) -> Any:
+    """Without dictionaries, views and fixed sizes."""
+    t = pa.types
+    kind = array.type
+    if t.is_dictionary(kind):
+        return _plain(array.dictionary_decode())
+    if t.is_fixed_size_list(kind) or t.is_list_view(kind):
+        return array.cast(pa.list_(kind.value_type))
+    if t.is_large_list_view(kind):
+        return array.cast(pa.large_list(kind.value_type))
+    if t.is_large_string(kind) or t.is_string_view(kind):
+        return _cast(array, pa.string())
+    if t.is_large_binary(kind) or t.is_binary_view(kind):
+        return _cast(array, pa.binary())
+    return array
+
+
+def _cast(array: Any, kind: Any) -> Any:
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"the images of a group can't be held together: {error}", hint="read smaller groups") from error
+
+
+def _leaves(array: Any, rules: ImageRules) -> tuple[Any, Any]:
+    """`(bytes, paths)` of an array with one image each; null where it is missing."""
+    t = pa.types
+    kind = array.type
+    if t.is_null(kind):
+        return array.cast(pa.binary()), array.cast(pa.string())
+    if t.is_binary(kind):
+        return array, pa.nulls(len(array), pa.string())
+    if t.is_string(kind):
+        return _from_strings(pa.nulls(len(array), pa.binary()), array, rules)
+    if t.is_struct(kind):
+        return _from_structs(array, rules)
+    raise DataError(f"images as {kind} are not understood", hint="struct<bytes, path>, binary and string are")
+
+
+def _from_structs(array: Any, rules: ImageRules) -> tuple[Any, Any]:
+    names = [f.name for f in array.type]
+    parts = dict(zip(names, array.flatten(), strict=True))  # a null struct has null parts
+    size = len(array)
+    data = _plain(parts["bytes"]) if "bytes" in parts else pa.nulls(size, pa.binary())
+    where = next((parts[n] for n in ("path", "base64", "url", "image") if n in parts), pa.nulls(size, pa.string()))
+    path = _plain(where)
+    if pa.types.is_null(data.type):
+        data = data.cast(pa.binary())
+    if pa.types.is_null(path.type):
+        path = path.cast(pa.string())
+    if pa.types.is_string(data.type):  # JSON holds no bytes
+        return _from_strings(pa.nulls(size, pa.binary()), data.fill_null(path) if data.null_count else data, rules)
+    if not pa.types.is_binary(data.type) or not pa.types.is_string(path.type):
+        raise DataError(f"images as {array.type} are not understood", hint="bytes must be binary and path a string")
+    return _from_strings(data, path, rules)
+
+
+def _from_strings(data: Any, path: Any, rules: ImageRules) -> tuple[Any, Any]:
+    """Paths that are base64 become bytes; those beside bytes are only names, and are left as they are."""
+    bare = np.flatnonzero(data.is_null().to_numpy(zero_copy_only=False) & path.is_valid().to_numpy(zero_copy_only=False))
+    if not len(bare):
+        return data, path
+    payloads, paths = data.to_pylist(), path.to_pylist()
+    for place in bare.tolist():
+        payloads[place], paths[place] = read_text(paths[place], rules)
+    return pa.array(payloads, type=pa.binary()), pa.array(paths, type=pa.string())
+
+
+def read_value(value: Any, rules: ImageRules) -> tuple[bytes | None, str | None]:
+    """`(bytes, path)` of an image as a Python value, as it stands in chats and JSON. Raises `DataError` for what is no image."""
+    if value is None:
+        return None, None
+    if isinstance(value, bytes):
+        return value, None
+    if isinstance(value, str):
+        return read_text(value, rules)
+    if isinstance(value, Mapping):
+        payload = value.get("bytes")
+        if isinstance(payload, bytes):
+            path = value.get("path")
+            return payload, path if isinstance(path, str) else None
+        for name in ("bytes", "base64", "path", "url", "image", "image_url"):
+            if value.get(name) is not None:
+                return read_value(value[name], rules)
+        return None, None
+    raise DataError(f"a {type(value).__name__} is no image", hint="bytes, a path, a data URL and base64 text are")
+
+
+def read_text(text: str, rules: ImageRules) -> tuple[bytes | None, str | None]:
+    """`(bytes, path)` of a data URL, base64 text or path. Raises `DataError` for URLs, and for paths outside the media root."""
+    if text[:5].lower() == "data:":
+        return _data_url(text), None
+    scheme = _URL.match(text)
+    if scheme is not None:
+        return None, _url(text, scheme[1].lower(), rules)
+    found = _bare_base64(text)
+    if found is not None:
+        return found, None
+    return (None, _under(text, rules.media_root)) if text.strip() else (None, None)
+
+
+def _data_url(text: str) -> bytes:
+    head, comma, payload = text.partition(",")
+    if not comma or not head.rstrip().lower().endswith(";base64"):
+        raise DataError(f"a data URL is not base64: {text[:40]!r}")
+    found = _decode(payload)
+    if found is None:
+        raise DataError(f"a data URL has broken base64: {text[:40]!r}")
+    return found
+
+
+def _bare_base64(text: str) -> bytes | None:
+    """Base64 without a prefix: no path looks like it and starts like an image file, too."""
+    if len(text) < 24 or not _BASE64.fullmatch(text):
+        return None
+    start = _decode("".join(text[:64].split())[:16])
+    if start is None or not (start.startswith(_STARTS) or start[4:8] == b"ftyp"):
+        return None
+    return _decode(text)
+
+
+def _decode(text: str) -> bytes | None:
+    plain = "".join(text.split()).translate(str.maketrans("-_", "+/"))
+    try:
+        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _url(text: str, scheme: str, rules: ImageRules) -> str:
+    if scheme == "file":
+        return _under(text[len("file://") :], rules.media_root)
+    if rules.allow_network:
+        return text
+    raise DataError(
+        f"an image is a URL ({text[:60]!r}), and the network is off",
+        hint="download the images first; allow_network=True only keeps the URL as the image's path, it does not fetch it",
+    )
+
+
+def _under(path: str, root: str | None) -> str:
+    if root is None:
+        return path
+    base = os.path.normpath(root)
+    full = os.path.normpath(os.path.join(base, path))
+    if full != base and not full.startswith(base.rstrip(os.sep) + os.sep):
+        raise DataError(f"the image path {path!r} leads out of media_root")
+    return full
+
+
+def _has_json_lists(array: Any) -> bool:
+    return any(text is not None and text.lstrip()[:1] == "[" for text in array.to_pylist())
+
+
+def _json_list(text: str | None) -> list[str] | None:
+    if text is None or text.lstrip()[:1] != "[":
+        return None if text is None else [text]
+    try:
+        made = json.loads(text)
+    except ValueError:
+        return [text]  # a path may begin so
+    return made if all(isinstance(v, str) for v in made) else [text]

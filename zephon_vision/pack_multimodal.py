@@ -1,0 +1,197 @@
+"""`pack_multimodal`: documents with images into sequences of exactly `max_length` tokens, within a budget of image patches.
+
+It decides from lengths and costs alone, before any image is decoded: what waits in its bins are the images' file bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import pyarrow as pa
+
+from zephon import groups
+from zephon.errors import RecipeError, unknown
+from zephon.operators.pack_gather import PIECE_FIELDS
+from zephon.plugin import LaneWindow, StatefulOperator
+from zephon_vision import columns
+from zephon_vision._pack_bins import NO_LIMIT, Limits
+from zephon_vision._pack_gather import IMAGE_FIELDS, GatherMultimodal
+from zephon_vision._pack_holding import MultimodalAccumulator
+from zephon_vision.collate import CollatesVision
+
+Packing = Literal["best_fit"]
+OverLong = Literal["error", "drop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackMultimodal(CollatesVision, StatefulOperator):
+    """Pack interleaved documents into sequences of exactly `max_length` tokens, padded at the end, by streaming best fit.
+
+    A document goes whole, with its images, into the open sequence with the least room among those in which tokens, patches and images
+    all fit. Where none has room and `open_bins` are open, the fullest is emitted. Documents are never cut: an image's tokens belong
+    together (`tokenize_interleaved` cuts long documents between images).
+
+    Reads `input_ids`, `token_columns`, `images`, `image_plans`, `image_spans` and `image_blocks`; the last is the documents' cost in
+    patches or tiles, and is summed from the plans where it isn't there. Each row that it makes has:
+
+    * `input_ids` and the token columns, `list<T>` of `max_length`; `padding_length` int32; `document_lengths` and the documents'
+      provenance, one element per document, as `pack_flat` makes them.
+    * `images`, `image_plans`: those of its documents, in order; `image_document` `list<int32>`: which document of the row each is of.
+    * `image_spans`: where in the row's tokens they stand, with `image` counted in the row.
+    * `image_blocks` int32: their patches or tiles in all.
+    """
+
+    name: ClassVar[str] = "pack_multimodal"
+    max_rows: ClassVar[int | None] = 16
+    """Sequences built at once: each may carry many files."""
+
+    max_length: int
+    max_patches: int | None = None
+    """The most patches (or tiles: the blocks that the image policy makes) in a sequence; None: no limit."""
+    max_images: int | None = None
+    """The most images in a sequence; None: no limit."""
+    open_bins: int = 32
+    """Sequences that are kept open. More fill better and hold more image files in memory."""
+    least_room: int = 32
+    """A sequence with fewer free tokens than this is emitted at once."""
+    max_age: int | None = None
+    """Emit a sequence when so many documents came after its first, so that none waits for long; None: no limit."""
+    ensure_image: bool = False
+    """Every sequence has at least one image, for trainers whose vision tower must run on every rank. Documents without images wait for
+    a sequence with an image; those that find none (at most `max_waiting` wait) are dropped and counted. The empty sequences after a
+    lane's end have no image all the same."""
+    max_waiting: int = 1024
+    over_long: OverLong = "error"
+    """What becomes of a document that alone is over a budget."""
+    packing: Packing | None = "best_fit"
+    """None: one document per sequence."""
+    pad_token_id: int | None = None
+    """None: the tokenizer's, which the pipeline fills in."""
+    token_columns: tuple[str, ...] = (groups.LOSS_MASK, columns.MM_TYPES)
+    """Further list columns with one number per token; carried along where the data has them, padded with 0."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "token_columns", tuple(self.token_columns))
+        if self.over_long not in get_args(OverLong):
+            raise RecipeError(f"pack_multimodal: {unknown('over_long', str(self.over_long), get_args(OverLong))}")
+        if self.packing is not None and self.packing not in get_args(Packing):
+            raise RecipeError(f"pack_multimodal: {unknown('packing', str(self.packing), get_args(Packing))}")
+        most = 2**31 - 1
+        for name, least, greatest in (
+            ("max_length", 1, most),
+            ("max_patches", 1, most),
+            ("max_images", 1, most),
+            ("open_bins", 1, most),
+            ("least_room", 0, self.max_length),
+            ("max_age", 1, most),
+            ("max_waiting", 0, most),
+            ("pad_token_id", 0, most),
+        ):
+            value = getattr(self, name)
+            if value is None and name not in ("max_length", "open_bins", "least_room", "max_waiting"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= greatest:
+                raise RecipeError(f"pack_multimodal: {name} is {value!r}; it must be a whole number from {least} to {greatest}")
+        if self.ensure_image and self.packing is None:
+            raise RecipeError(
+                "pack_multimodal: ensure_image needs packing",
+                hint="without packing, leave documents without images out by a filter",
+            )
+
+    def inputs(self) -> tuple[str, ...]:
+        """The tokens."""
+        return (groups.TOKENS,)
+
+    def optional_inputs(self) -> tuple[str, ...]:
+        """Token columns, and what is known of images; text documents may do without."""
+        return (
+            *self.token_columns,
+            columns.IMAGES,
+            columns.IMAGE_PLANS,
+            columns.IMAGE_SPANS,
+            columns.IMAGE_BLOCKS,
+        )
+
+    def passes(self) -> bool:
+        """Other columns end here: a sequence has many documents."""
+        return False
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        """Tokens, the token columns that are there, what is known of each document, and the images' columns.
+
+        Raises:
+            RecipeError: no tokens; images without plans or spans.
+        """
+        if schema.get_field_index(groups.TOKENS) < 0:
+            raise RecipeError(f"pack_multimodal needs the column {groups.TOKENS!r}", hint="tokenize_interleaved makes it")
+        kind = schema.field(groups.TOKENS).type
+        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_integer(kind.value_type):
+            raise RecipeError(f"pack_multimodal needs lists of integers in {groups.TOKENS!r}, not {kind}")
+        if schema.get_field_index(columns.IMAGES) >= 0:
+            for name in (columns.IMAGE_PLANS, columns.IMAGE_SPANS):
+                if schema.get_field_index(name) < 0:
+                    raise RecipeError(
+                        f"pack_multimodal: there are images, but no column {name!r}", hint="tokenize_interleaved makes it"
+                    )
+        return self._packed(schema)
+
+    def accumulator(self, where: LaneWindow) -> MultimodalAccumulator:
+        """A fresh packer. Raises `RecipeError` where the pad token isn't known."""
+        del where  # packing has no randomness
+        self._check_pad()
+        return MultimodalAccumulator(
+            self._limits() if self.packing is not None else None,
+            within=self._limits(),
+            drop=self.over_long == "drop",
+            token_columns=self.token_columns,
+        )
+
+    def bind(self) -> GatherMultimodal:
+        """The copying of tokens and images."""
+        self._check_pad()
+        return GatherMultimodal(length=self.max_length, pad=self.pad_token_id or 0, columns=self.token_columns)
+
+    def empty_row(self, schema: pa.Schema | None) -> pa.RecordBatch:
+        """One row of padding only, without images; with zeros in the token columns that `schema` has (None: in all)."""
+        kinds = self._packed(schema if schema is not None else _all_columns(self.token_columns))
+        whole = {groups.TOKENS: self.pad_token_id or 0, **dict.fromkeys(self.token_columns, 0)}
+        single = {groups.PADDING: self.max_length, columns.IMAGE_BLOCKS: 0}
+        arrays: list[Any] = []
+        for kind in kinds:
+            value: Any = [whole[kind.name]] * self.max_length if kind.name in whole else single.get(kind.name, [])
+            arrays.append(pa.array([value], type=kind.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=kinds)
+
+    def _packed(self, schema: pa.Schema) -> pa.Schema:
+        carried = [
+            pa.field(name, pa.list_(pa.uint8() if name == groups.LOSS_MASK else schema.field(name).type.value_type))
+            for name in self.token_columns
+            if schema.get_field_index(name) >= 0
+        ]
+        return pa.schema([pa.field(groups.TOKENS, pa.list_(pa.int32())), *carried, *PIECE_FIELDS, *IMAGE_FIELDS])
+
+    def _limits(self) -> Limits:
+        return Limits(
+            tokens=self.max_length,
+            blocks=NO_LIMIT if self.max_patches is None else self.max_patches,
+            images=NO_LIMIT if self.max_images is None else self.max_images,
+            bins=self.open_bins,
+            least_room=self.least_room,
+            max_age=self.max_age,
+            ensure_image=self.ensure_image,
+            waiting=self.max_waiting,
+        )
+
+    def _check_pad(self) -> None:
+        if self.pad_token_id is None:
+            raise RecipeError(
+                "pack_multimodal needs a pad token: sequences are rarely full",
+                hint="give pad_token_id=; the EOS id is fine, since the padding's length travels with the row",
+            )
+
+
+def _all_columns(names: Iterable[str]) -> pa.Schema:
+    kinds: list[Any] = [pa.field(name, pa.list_(pa.uint8())) for name in names]
+    return pa.schema(kinds)

@@ -1,0 +1,58 @@
+"""Cutting images into blocks: uint8 arrays in, uint8 arrays out, each with one copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from zephon_vision.policies.base import Pixels
+
+
+def tiles(rgb: Pixels, side: int) -> Pixels:
+    """uint8[r·side, c·side, 3] to uint8[r·c, 3, side, side], row by row."""
+    rows, columns = rgb.shape[0] // side, rgb.shape[1] // side
+    cut = rgb.reshape(rows, side, columns, side, 3).transpose(0, 2, 4, 1, 3)
+    return np.ascontiguousarray(cut).reshape(rows * columns, 3, side, side)
+
+
+def patches(rgb: Pixels, patch: int, merge: int = 1) -> Pixels:
+    """uint8[h, w, 3] to uint8[n, 3·patch²]: each row is a patch (channel, y, x); squares of merge × merge patches lie together."""
+    rows, columns = rgb.shape[0] // (patch * merge), rgb.shape[1] // (patch * merge)
+    cut = rgb.reshape(rows, merge, patch, columns, merge, patch, 3).transpose(0, 3, 1, 4, 6, 2, 5)
+    return np.ascontiguousarray(cut).reshape(-1, 3 * patch * patch)
+
+
+def from_patches(rows: Pixels, patch: int, grid: tuple[int, int]) -> Pixels:
+    """The inverse of `patches` without merging: [gh·gw, 3·patch²] to [3, gh·patch, gw·patch], of any number type."""
+    high, wide = grid
+    cut = rows.reshape(high, wide, 3, patch, patch).transpose(2, 0, 3, 1, 4)
+    return np.ascontiguousarray(cut).reshape(3, high * patch, wide * patch)
+
+
+def pixel_patches(rgb: Pixels, patch: int) -> Pixels:
+    """uint8[h, w, 3] to uint8[n, 3·patch²]: each row is a patch with the channels last (y, x, channel)."""
+    rows, columns = rgb.shape[0] // patch, rgb.shape[1] // patch
+    cut = rgb.reshape(rows, patch, columns, patch * 3).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(cut).reshape(rows * columns, patch * patch * 3)
+
+
+def on_canvas(rgb: Pixels, size: tuple[int, int], at: tuple[int, int], colour: Sequence[int] = (0, 0, 0)) -> Pixels:
+    """The image on a canvas of one colour, its top left corner at `at`."""
+    height, width = rgb.shape[:2]
+    made = np.empty((*size, 3), dtype=np.uint8)
+    made[:] = colour
+    made[at[0] : at[0] + height, at[1] : at[1] + width] = rgb
+    return made
+
+
+def square(rgb: Pixels, colour: Sequence[int]) -> Pixels:
+    """The image in the middle of a square of its long side."""
+    height, width = rgb.shape[:2]
+    side = max(height, width)
+    return on_canvas(rgb, (side, side), ((side - height) // 2, (side - width) // 2), colour)
+
+
+def chw(rgb: Pixels) -> Pixels:
+    """uint8[h, w, 3] to one block uint8[1, 3, h, w]."""
+    return np.ascontiguousarray(rgb.transpose(2, 0, 1))[None]

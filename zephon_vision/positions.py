@@ -1,0 +1,86 @@
+"""Three-dimensional positions (M-RoPE) of packed documents, as Qwen2-VL, Qwen2.5-VL and Qwen3-VL count them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from zephon.errors import DataError
+
+I64 = npt.NDArray[np.int64]
+
+
+def mrope_positions(
+    lengths: npt.ArrayLike, spans: npt.ArrayLike, grids: npt.ArrayLike, merge: int = 2, *, text_row: bool = True
+) -> I64:
+    """Positions of documents that lie one after the other in a row; each document starts at 0.
+
+    A text token's three positions are a counter that goes up by one. An image's tokens share the counter as their first position, and
+    add their row and column in its grid of tokens to it for the second and third; after the image the counter goes on by the grid's
+    longest side. This is what the model classes' `get_rope_index` gives, document by document.
+
+    Args:
+        lengths: int[D], how many tokens each document has.
+        spans: int[N, 2], where each image's tokens lie in the row, in order. A span may also hold as many wrapping tokens before the
+            image's own ones as after them, as `image_spans` do.
+        grids: int[N, 3], `image_grid_thw`: frames, and rows and columns of patches.
+        merge: patches per token along each side.
+        text_row: whether to put a row of plain positions first. `transformers` takes four rows as "the first one separates the
+            documents of a pack, the others are for the rotary embedding"; with three rows documents would attend to each other.
+
+    Returns:
+        int64[4, L], or int64[3, L] without `text_row`; L is the sum of `lengths`.
+
+    Raises:
+        DataError: spans out of order, across documents, or of another size than their grid.
+    """
+    sizes = np.asarray(lengths, dtype=np.int64).reshape(-1)
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    bounds = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
+    grid = np.asarray(grids, dtype=np.int64).reshape(-1, 3) // [1, merge, merge]
+    counts = grid.prod(axis=1)
+    starts = _starts(bounds, counts, ends, total)
+
+    image = np.repeat(np.arange(len(counts)), counts)  # of each image token
+    inner = np.arange(len(image)) - np.repeat(np.cumsum(counts) - counts, counts)
+    at = starts[image] + inner
+
+    step = np.ones(total, dtype=np.int64)
+    step[at] = 0
+    step[starts + counts - 1] = grid.max(axis=1, initial=0)
+    counter = np.cumsum(step) - step
+    first = ends - sizes
+    begins = np.repeat(first, sizes)  # of each token's document
+    base = counter - counter[begins] if total else counter
+
+    rows = np.empty((3 + text_row, total), dtype=np.int64)
+    rows[:] = base
+    if text_row:
+        rows[0] = np.arange(total) - begins
+    across = grid[image, 2]
+    area = grid[image, 1] * across
+    rows[-3, at] += inner // np.maximum(area, 1)
+    rows[-2, at] += inner // np.maximum(across, 1) % np.maximum(grid[image, 1], 1)
+    rows[-1, at] += inner % np.maximum(across, 1)
+    return rows
+
+
+def _starts(bounds: I64, counts: I64, ends: I64, total: int) -> I64:
+    """Where each image's own tokens start, after checking the spans."""
+    if len(bounds) != len(counts):
+        raise DataError(f"{len(bounds)} image spans for {len(counts)} grids")
+    extra = bounds[:, 1] - bounds[:, 0] - counts
+    wrong = (extra < 0) | (extra % 2 != 0) | (counts < 1)
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        raise DataError(
+            f"image {i} has {int(counts[i])} tokens by its grid, its span {bounds[i].tolist()} holds another number"
+        )
+    if len(bounds):
+        inside = np.searchsorted(ends, bounds[:, 0], side="right") == np.searchsorted(ends, bounds[:, 1], side="left")
+        ordered = bool((bounds[1:, 0] >= bounds[:-1, 1]).all())
+        if not ordered or bounds[0, 0] < 0 or bounds[-1, 1] > total or not inside.all():
+            raise DataError("image spans must lie in order, each within one document")
+    starts: I64 = bounds[:, 0] + extra // 2
+    return starts

@@ -1,0 +1,401 @@
+"""`tokenize_interleaved`: canonical documents to token ids, loss masks, image spans and image plans."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from zephon import groups
+from zephon.errors import DataError, RecipeError, Where, ZephonError, unknown
+from zephon.operators.text_encoder import default_frame
+from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load_tokenizer
+from zephon.plugin import Drops, Operator, Outcome
+from zephon_vision import columns
+from zephon_vision._tokens_assemble import SCHEMA, Output, Pieces, build, make_pieces, replan
+from zephon_vision._tokens_images import GroupImages, Planner
+from zephon_vision._tokens_rows import OnBadImage, RowRules, Sample, Segments, TrainOn, read_row
+from zephon_vision._tokens_vocabulary import Vocabulary, named_strings, special_strings
+from zephon_vision.chat.base import Renderer
+from zephon_vision.chat.choose import NAMES, WITH_BOS, renderer, resolve, template_of
+from zephon_vision.collate import CollatesVision
+from zephon_vision.policies.base import Policy, load
+from zephon_vision.truncate import cut_chat, cut_document
+
+OverLong = Literal["error", "drop", "truncate", "split", "fit_images"]
+
+
+def _outside() -> Any:
+    """A setting that has no part in the recipe."""
+    return field(default=None, metadata={"recipe": False})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizeInterleaved(CollatesVision, Operator):
+    """Turn segments into token ids, with each image as the whole run of tokens that its model expects.
+
+    Special tokens are put in by id; what users write stays text, `<image>` and `<|image_pad|>` too. Images are planned from their sizes
+    alone (`image_info` of `probe_images`, else their headers). Chats are written by a template; documents without roles between BOS and
+    EOS. The mask has 1 on trained text, 0 on images, templates and what others say.
+
+    Makes `input_ids`, `loss_mask`, `mm_token_type_ids` (1 on the images' own tokens), `image_spans`, `image_plans`, `images` (those that
+    are used, in the order of the spans), and per row `image_tokens` and `image_blocks`, which are what its images cost.
+    """
+
+    name: ClassVar[str] = "tokenize_interleaved"
+
+    tokenizer_id: str | None = _outside()
+    """A hub id, or the path of a `tokenizer.json` or of the folder that holds it. What counts in the recipe is the vocabulary."""
+    tokenizer: Any = field(default=None, repr=False, metadata={"recipe": False})
+    """Instead: a `tokenizers.Tokenizer`, a transformers tokenizer, or again a path or id."""
+    images: str | Policy = field(default="qwen2_5_vl", metadata={"recipe": False})
+    """The image policy: its name, with settings as JSON after it, or `from:PATH` of a model's `preprocessor_config.json`."""
+    template: str = "auto"
+    """How chats are written: `chatml`, `llama3`, `llama4`, `gemma`, `mistral`, `llava`, `plain`; `own`: the tokenizer's own template;
+    `auto`: that, where it has one, else by its special tokens."""
+    chat_template: str | None = _outside()
+    """The text of a template to use as the tokenizer's own."""
+    system: str | None = None
+    """The system prompt of chats without one; "" for none. None: what the family does."""
+    train_on: TrainOn = "assistant"
+    """`assistant`: the text that `interleave` marked (what the assistant says with the token that ends it, all text of documents);
+    `all`: all text, the template's too; `none`."""
+    max_length: int | None = None
+    """The most tokens of a row."""
+    over_long: OverLong = "error"
+    """What becomes of longer ones. `truncate`: documents are cut at the limit, before an image that doesn't fit; chats after the last
+    answer that fits. `split`: documents go on in a new row, chats are truncated. `fit_images`: their images are planned smaller, as
+    little as possible; those that are too long even so are dropped. Nothing is ever cut inside an image."""
+    on_bad_image: OnBadImage = "drop_sample"
+    """What becomes of images that are missing, unreadable or refused. `drop_image`: the sample goes on without; `blank`: a grey one takes
+    its place, and nothing of the sample is trained."""
+    require_image: bool = False
+    """Drop samples without images."""
+    max_images: int | None = None
+    """Drop samples with more."""
+    min_side: int | None = None
+    """Images whose shorter side has fewer pixels are bad ones."""
+    max_aspect: float | None = None
+    """Images longer than this times their width, or wider, are bad ones."""
+    bos: bool | None = None
+    """Whether documents begin with BOS. None: as the tokenizer and the template do it. Never twice."""
+    eos: bool | None = None
+    """Whether documents without roles end with EOS. None: where the tokenizer has one."""
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
+    """For packers that follow."""
+    parallelism: int | None = _outside()
+    """How many groups to tokenise at once; not part of the recipe."""
+
+    def __post_init__(self) -> None:
+        if (self.tokenizer_id is None) == (self.tokenizer is None):
+            raise RecipeError("tokenize_interleaved takes either tokenizer_id= or tokenizer=")
+        for what, value, known in (
+            ("template", self.template, NAMES),
+            ("train_on", self.train_on, get_args(TrainOn)),
+            ("over_long", self.over_long, get_args(OverLong)),
+            ("on_bad_image", self.on_bad_image, get_args(OnBadImage)),
+        ):
+            if value not in known:
+                raise RecipeError(f"tokenize_interleaved: {unknown(what, str(value), known)}")
+        for name, least in (("max_length", 1), ("max_images", 0), ("min_side", 1), ("max_aspect", 1), ("parallelism", 1)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or value < least):
+                raise RecipeError(f"{name} of tokenize_interleaved is {value!r}; it must be ≥ {least}")
+        if self.over_long != "error" and self.max_length is None:
+            raise RecipeError(f"over_long={self.over_long!r} of tokenize_interleaved needs max_length=")
+
+    def inputs(self) -> tuple[str, ...]:
+        """What `interleave` makes."""
+        return (columns.SEGMENTS, columns.IMAGES)
+
+    def optional_inputs(self) -> tuple[str, ...]:
+        """What `probe_images` adds."""
+        return (columns.IMAGE_INFO,)
+
+    def passes(self) -> bool:
+        """Only provenance."""
+        return False
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        """The token and image columns, and the provenance."""
+        for name in self.inputs():
+            if schema.get_field_index(name) < 0:
+                raise RecipeError(
+                    f"tokenize_interleaved: {unknown('column', name, groups.user_columns(schema))}",
+                    hint="put interleave() before it",
+                )
+        return pa.schema([*SCHEMA, *(f for f in schema if f.name in groups.PROVENANCE)])
+
+    def token_column(self) -> str:
+        """`input_ids`: its lengths are token counts."""
+        return groups.TOKENS
+
+    def special_ids(self) -> dict[str, int]:
+        """The special tokens that are known, for operators that follow: `bos_token_id`, `eos_token_id`, `pad_token_id`, .."""
+        given = {n: getattr(self, n) for n in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        return {**self.loaded.special, **{name: value for name, value in given.items() if value is not None}}
+
+    def bind(self) -> BoundTokenizeInterleaved:
+        """Load the tokenizer and the policy. Raises `RecipeError` where they don't go together."""
+        return BoundTokenizeInterleaved(self)
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """The vocabulary by a hash of its content, the policy with its settings, the template by name and hash, and the frame."""
+        source = self._source if self.resolved == "own" else None
+        return {
+            "vocabulary": self._vocabulary,
+            "policy": self.policy.spec(),
+            "chat": self.resolved,
+            "chat_template": None if source is None else hashlib.blake2b(source.encode(), digest_size=8).hexdigest(),
+            "frame": [list(part) for part in self.frame],
+            "named": sorted(named_strings(self.loaded).items()),
+        }
+
+    @cached_property
+    def loaded(self) -> LoadedTokenizer:
+        """The tokenizer, loaded at the first use."""
+        return load_tokenizer(self._given)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The image policy."""
+        return self.images if isinstance(self.images, Policy) else load(self.images)
+
+    @cached_property
+    def resolved(self) -> str:
+        """The name of the template that is used."""
+        return resolve(self.template, special_strings(self.loaded), self._source)
+
+    @property
+    def renderer(self) -> Renderer:
+        """What writes chats."""
+        specials = special_strings(self.loaded)
+        named = named_strings(self.loaded)
+        policy = self.policy
+        return renderer(self.resolved, specials, self._source, named, policy.placeholder, policy.name, self.system)
+
+    @property
+    def _given(self) -> Any:
+        return self.tokenizer if self.tokenizer is not None else self.tokenizer_id
+
+    @cached_property
+    def _source(self) -> str | None:
+        if self.chat_template is not None or self.template not in ("auto", "own"):
+            return self.chat_template
+        return template_of(self._given)
+
+    @cached_property
+    def _vocabulary(self) -> str:
+        return content_hash(self.loaded)
+
+    @cached_property
+    def frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens before and after each document without roles.
+
+        Raises:
+            RecipeError: the tokenizer lacks one that is asked for.
+        """
+        before, after = default_frame(self.loaded)
+        if self.bos is not None:
+            before = (self._special("bos"),) if self.bos else ()
+        if self.eos is not None:
+            after = (self._special("eos"),) if self.eos else ()
+        elif not after and "eos_token_id" in self.special_ids():
+            after = (self._special("eos"),)
+        return before, after
+
+    def _special(self, which: str) -> int:
+        known = self.special_ids()
+        if f"{which}_token_id" not in known:
+            raise RecipeError(f"this tokenizer doesn't name its {which.upper()} token", hint=f"give {which}_token_id=")
+        return known[f"{which}_token_id"]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TokenizeInterleaved):
+            return NotImplemented
+        mine, theirs = ({f.name: getattr(o, f.name) for f in fields(o) if f.name != "tokenizer"} for o in (self, other))
+        same = (self.tokenizer is None) == (other.tokenizer is None)
+        # tokenizer objects compare by identity, and lose it when pickled
+        return mine == theirs and same and (self.tokenizer is other.tokenizer or self._vocabulary == other._vocabulary)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.tokenizer_id, self.template, self.train_on, self.max_length, self.over_long))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # what was loaded is loaded again where it is used
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+class BoundTokenizeInterleaved:
+    """The operator with its tokenizer and policy; any number of threads may call it."""
+
+    def __init__(self, settings: TokenizeInterleaved) -> None:
+        self._settings = settings
+        policy = settings.policy
+        self._vocabulary = Vocabulary(settings.loaded, policy.special_tokens)
+        self._planner = Planner(policy, self._vocabulary.special_ids(policy))
+        before, after = settings.frame
+        if settings.max_length is not None and settings.max_length <= len(before) + len(after):
+            raise RecipeError(f"max_length of tokenize_interleaved is {settings.max_length}, no more than BOS and EOS")
+        bos = settings.special_ids().get("bos_token_id")
+        has_bos = settings.bos is not False and settings.resolved in WITH_BOS
+        self._rules = RowRules(
+            render=settings.renderer,
+            specials=self._vocabulary.specials,
+            before=before,
+            after=after,
+            bos=bos,
+            family_bos=bos if has_bos else None,
+            around=getattr(policy, "around", ("", "")),
+            train_on=settings.train_on,
+            on_bad_image=settings.on_bad_image,
+            max_images=settings.max_images,
+            require_image=settings.require_image,
+        )
+
+    def __call__(self, group: pa.RecordBatch) -> Outcome:
+        """Tokenise a group."""
+        settings = self._settings
+        images = GroupImages(group, min_side=settings.min_side, max_aspect=settings.max_aspect)
+        segments = Segments(group)
+        dropped = _Dropped(group)
+        samples: list[Sample] = []
+        for row in range(group.num_rows):
+            try:
+                made = read_row(row, segments, images, self._planner, self._rules)
+            except ZephonError as error:
+                error.where = error.where.within(_where(group, row))
+                raise
+            if isinstance(made, str):
+                dropped.row(made, row)
+            else:
+                samples.append(made)
+        pieces = make_pieces(samples, self._vocabulary, self._planner)
+        if settings.over_long == "fit_images":
+            pieces = self._fit(samples, pieces)
+        outputs: list[Output] = []
+        for number, (sample, total) in enumerate(zip(samples, pieces.totals().tolist(), strict=True)):
+            outputs += self._documents(number, sample, total, pieces, dropped, group)
+        return Outcome(build(group, samples, pieces, outputs, images), dropped.drops)
+
+    def _fit(self, samples: list[Sample], pieces: Pieces) -> Pieces:
+        """Plan the images of samples that are too long anew, as large as fits."""
+        limit = self._settings.max_length
+        assert limit is not None
+        changed = False
+        for sample, total in zip(samples, pieces.totals().tolist(), strict=True):
+            if total <= limit or not sample.sizes:
+                continue
+            text = total - sum(len(p.ids) for p in sample.planned)
+            for level in range(1, len(self._planner.policies)):
+                try:
+                    planned = [self._planner.plan(*size, len(sample.sizes), level) for size in sample.sizes]
+                except DataError:
+                    break
+                if text + sum(len(p.ids) for p in planned) <= limit:
+                    sample.planned, changed = planned, True
+                    break
+        return replan(pieces, samples) if changed else pieces
+
+    def _documents(
+        self, number: int, sample: Sample, total: int, pieces: Pieces, dropped: _Dropped, group: pa.RecordBatch
+    ) -> list[Output]:
+        """What is written of a sample: nothing, one document, or several."""
+        settings = self._settings
+        here = pieces.of(number)
+        bare = total - len(self._rules.before) - len(self._rules.after) if not sample.chat else total
+        if bare <= 0:
+            dropped.row("empty", sample.row)
+            return []
+        candidates: list[Output] = [Output(number, None)]
+        if settings.max_length is not None and total > settings.max_length:
+            if settings.over_long == "error":
+                raise DataError(
+                    f"a sample is longer than max_length: it has {total} tokens, the limit is {settings.max_length}",
+                    where=_where(group, sample.row),
+                    hint="choose over_long= of tokenize_interleaved: drop, truncate, split or fit_images",
+                )
+            if settings.over_long in ("drop", "fit_images"):
+                dropped.row("over-long", sample.row, total)
+                return []
+            candidates = self._cut(number, sample, pieces)
+        kept = [c for c in candidates if settings.train_on == "none" or sample.blank or _trains(c, pieces, here.start)]
+        lost = _untrained_tokens(candidates, kept, pieces, here)
+        if not kept:
+            dropped.row("nothing to train on", sample.row, total)
+            return []
+        dropped.tokens("nothing to train on", sample.row, lost)
+        # BOS and EOS of further documents were not there before
+        frame = (len(self._rules.before) + len(self._rules.after)) * (len(candidates) - 1) if not sample.chat else 0
+        written = sum(_size(c, pieces, here) for c in candidates)
+        dropped.tokens("truncated", sample.row, max(0, total + frame - written))
+        return kept
+
+    def _cut(self, number: int, sample: Sample, pieces: Pieces) -> list[Output]:
+        here = pieces.of(number)
+        limit = self._settings.max_length
+        assert limit is not None
+        kinds, lengths = pieces.kinds[here].tolist(), pieces.lengths[here].tolist()
+        if sample.chat:
+            return [Output(number, cut_chat(kinds, lengths, sample.script.turns, limit))]
+        split = self._settings.over_long == "split"
+        return [Output(number, cuts) for cuts in cut_document(kinds, lengths, limit, split=split)]
+
+
+def _size(output: Output, pieces: Pieces, here: slice) -> int:
+    return int(pieces.lengths[here].sum()) if output.cuts is None else sum(stop - start for _, start, stop in output.cuts)
+
+
+def _trains(output: Output, pieces: Pieces, first: int) -> bool:
+    """Whether any text is trained in it; a BOS or EOS alone is nothing to learn from."""
+    if output.cuts is None:
+        here = pieces.of(output.sample)
+        return bool(pieces.trained[here].any())
+    for piece, start, stop in output.cuts:
+        place = first + piece
+        if pieces.trained[place]:
+            begin = int(pieces.starts[place])
+            if pieces.mask[begin + start : begin + stop].any():
+                return True
+    return False
+
+
+def _untrained_tokens(candidates: list[Output], kept: list[Output], pieces: Pieces, here: slice) -> int:
+    chosen = {id(c) for c in kept}
+    return sum(_size(c, pieces, here) for c in candidates if id(c) not in chosen)
+
+
+class _Dropped:
+    """What was left out of a group."""
+
+    def __init__(self, group: pa.RecordBatch) -> None:
+        has = group.schema.get_field_index(groups.COMPONENT) >= 0
+        self._component = groups.ints(group, groups.COMPONENT).tolist() if has else [-1] * group.num_rows
+        self._rows: dict[str, list[int]] = {}
+        self._tokens: dict[str, dict[int, int]] = {}
+
+    @property
+    def drops(self) -> Drops:
+        return Drops({reason: np.array(rows, dtype=np.int64) for reason, rows in self._rows.items()}, self._tokens)
+
+    def row(self, reason: str, row: int, tokens: int = 0) -> None:
+        self._rows.setdefault(reason, []).append(row)
+        self.tokens(reason, row, tokens)
+
+    def tokens(self, reason: str, row: int, tokens: int) -> None:
+        if tokens:
+            sums = self._tokens.setdefault(reason, {})
+            sums[self._component[row]] = sums.get(self._component[row], 0) + tokens
+
+
+def _where(group: pa.RecordBatch, row: int) -> Where:
+    names = {"row": groups.ROW, "shard": groups.SHARD, "component": groups.COMPONENT}
+    known = {part: name for part, name in names.items() if group.schema.get_field_index(name) >= 0}
+    place: dict[str, Any] = {part: int(groups.ints(group, name)[row]) for part, name in known.items()}
+    return Where(**place)
