@@ -1,14 +1,17 @@
-# make demo: install and watch the main job run.  make test: install and check everything.
+# make demo: install and watch the main job run.  make demo-vlm: the same with images.  make test: install and check everything.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test lint format bench stub clean
+.PHONY: demo demo-vlm test lint format bench stub clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/zephon demo
+
+demo-vlm: $(VENV)/demo-vlm.stamp
+	$(BIN)/zephon demo --vlm --dir $(VENV)/demo-vlm
 
 test: lint
 	$(BIN)/python -m pytest
@@ -41,6 +44,10 @@ $(VENV)/demo.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PIP) -e '.[demo]'
 	touch $@
 
+$(VENV)/demo-vlm.stamp: pyproject.toml | $(VENV)/bin/python
+	$(PIP) -e '.[demo-vlm]'
+	touch $@
+
 $(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PIP) -e '.[dev]'
-	touch $(VENV)/demo.stamp $@
+	touch $(VENV)/demo.stamp $(VENV)/demo-vlm.stamp $@

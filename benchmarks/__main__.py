@@ -20,6 +20,7 @@ YARDSTICKS = {
     "packing": 120,
     "records": 120,
     "plan": 120,
+    "fetch": 300,
     "first_batch": 120,
     "checkpoint": 240,
     "padding": 120,

@@ -91,6 +91,21 @@ class Interleave(Operator):
         names: Any = self.image_column
         return choose(schema, self.layout, image=names, text=self.text_column)
 
+    def choices(self, schema: pa.Schema) -> tuple[Choice, ...]:
+        """`choice`, and those for rows where its columns are null: a mixture of data sets has the columns of all of them."""
+        found = [self.choice(schema)]
+        while self.layout == "auto" and self.text_column is None and found[-1].layout is not None:
+            used = set(found[-1].fields.values()) - set(found[-1].images or ())
+            schema = pa.schema([f for f in schema if f.name not in used])
+            try:
+                further = self.choice(schema)
+            except RecipeError:
+                break
+            if further.images != found[0].images:
+                break
+            found.append(further)
+        return tuple(found)
+
     def bind(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """The loop over rows: documents are few and heavy."""
         return _Bound(self)
@@ -99,23 +114,26 @@ class Interleave(Operator):
 class _Bound:
     def __init__(self, settings: Interleave) -> None:
         self._settings = settings
-        self._choice = lru_cache(maxsize=64)(settings.choice)
+        self._choices = lru_cache(maxsize=64)(settings.choices)
         images = ImageRules(settings.media_root, settings.allow_network)
         self._rules = Rules(settings.train, settings.placeholder, images)
 
     def __call__(self, group: pa.RecordBatch) -> pa.RecordBatch:
         """A group of canonical documents."""
-        choice = self._choice(group.schema)
+        choices = self._choices(group.schema)
+        choice = choices[0]
         flat = no_images(group.num_rows)
         if choice.images is not None:
             flat = self._images(group, choice.images)
         out = Builder(self._rules, flat)
-        rows = _rows(group, choice)
+        rows = [_rows(group, choice) for choice in choices]
         bounds = flat.offsets.tolist()
         for number in range(group.num_rows):
             images = None if choice.images is None else range(bounds[number], bounds[number + 1])
             try:
-                self._write({name: values[number] for name, values in rows.items()}, images, choice, out)
+                which = next((i for i, fields in enumerate(rows) if _is_there(fields, number)), 0)
+                fields = {name: values[number] for name, values in rows[which].items()}
+                self._write(fields, images, choices[which], out)
             except ZephonError as error:
                 error.where = error.where.within(_where(group, number))
                 if isinstance(error, RecipeError):  # the JSON of one row
@@ -165,6 +183,10 @@ def _rows(group: pa.RecordBatch, choice: Choice) -> dict[str, list[Any]]:
     if choice.json is not None:
         made[choice.json] = _values(groups.column(group, choice.json), choice.json)
     return made
+
+
+def _is_there(fields: Mapping[str, list[Any]], row: int) -> bool:
+    return any(values[row] is not None for name, values in fields.items() if name not in ("mask", "system"))
 
 
 def _values(array: Any, name: str) -> list[Any]:

@@ -28,6 +28,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--size", metavar="MB", type=_size, help="text per data set, at most (default: 8; with --quick: 1)")
     demo.add_argument("--quick", action="store_true", help="few steps and little data: a check, not a show")
+    demo.add_argument(
+        "--vlm", action="store_true", help="documents with images: packed, decoded, the same pixels on 1, 2 and 4 ranks"
+    )
+    demo.add_argument(
+        "--manuals", metavar="D", help="with --vlm: a folder of illustrated HTML manuals (default: this system's)"
+    )
 
     inspect = commands.add_parser(
         "inspect", help="what a data set is: format, shards, rows, columns, and what training would need"
@@ -36,6 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
     inspect.add_argument("--format", metavar="F", help="the reader to use (default: by index file and suffix)")
     inspect.add_argument("--rows", metavar="N", type=int, default=5, help="rows to show (default: 5)")
     _add_convert(commands)
+    _add_preview(commands)
 
     cache = commands.add_parser("cache", help="what the shard cache on this machine holds; with --clear, remove it")
     cache.add_argument("--dir", metavar="D", help="the cache's directory (default: this user's)")
@@ -53,6 +60,28 @@ def _add_convert(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     size = convert.add_mutually_exclusive_group()
     size.add_argument("--rows-per-shard", metavar="N", type=int, help="rows in a shard")
     size.add_argument("--shard-bytes", metavar="S", type=_bytes, help="decoded bytes in a shard, e.g. 64MB (default: 256MB)")
+
+
+def _add_preview(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    preview = commands.add_parser(
+        "preview", help="look at the first batches: documents, trained text, images, what was dropped"
+    )
+    preview.add_argument("target", metavar="TARGET", help="FILE.py:NAME or MODULE:NAME of a pipeline, or data as for inspect")
+    preview.add_argument("--batches", metavar="N", type=_count, default=4, help="how many batches (default: 4)")
+    preview.add_argument("--html", metavar="OUT", help="write one HTML page in place of showing it here")
+    preview.add_argument("--characters", metavar="N", type=_count, default=600, help="text per document here (default: 600)")
+    data = preview.add_argument_group("for data", "what the plain pipeline over it is made with")
+    data.add_argument("--tokenizer", metavar="T", help="a tokenizer.json, a folder or a hub id")
+    data.add_argument("--images", metavar="POLICY", help="the image policy (default: qwen2_5_vl, if the data has images)")
+    data.add_argument("--field", metavar="F", help="the column with the text")
+    data.add_argument("--max-length", metavar="N", type=_count, help="tokens in a sequence")
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return number
 
 
 def _bytes(text: str) -> int:
@@ -115,6 +144,15 @@ def _run(given: argparse.Namespace) -> int:
         from zephon.cli.cache import show_cache
 
         return show_cache(given.dir, given.clear)
+    if given.command == "preview":
+        from zephon.cli.preview import run_preview
+
+        settings = {"tokenizer": given.tokenizer, "images": given.images, "field": given.field, "max_length": given.max_length}
+        return run_preview(given.target, settings, batches=given.batches, characters=given.characters, html=given.html)
+    if given.vlm:
+        from zephon.cli.demo_vlm import run_demo_vlm
+
+        return run_demo_vlm(folder=given.dir, manuals=given.manuals, quick=given.quick)
     from zephon.cli.demo import run_demo
 
     return run_demo(folder=given.dir, megabytes=given.size, quick=given.quick)
