@@ -14,7 +14,7 @@ demo-vlm: $(VENV)/demo-vlm.stamp
 	$(BIN)/zephon demo --vlm --dir $(VENV)/demo-vlm
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

@@ -3,57 +3,62 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from zephon.errors import RecipeError
 from zephon.keys import I64
+from zephon.operators.token_backends import BACKENDS, Backend, FlatEncoder, Ready, choose
+from zephon.operators.token_backends.base import I32, flat
+from zephon.operators.token_backends.hugging_face import parts_of
 from zephon.operators.tokenizer_files import LoadedTokenizer
-
-I32 = npt.NDArray[np.int32]
-
-CHARACTERS_AT_ONCE = 1 << 18
-"""Ids pass through Python lists (about 36 bytes per token), so a group is encoded in parts of about so many characters."""
 
 _PROBES = ("a", "0", ".", "the", "A", "人")
 
 
 class TextEncoder:
-    """A tokenizer made ready: no truncation, no padding, no dropout, no special tokens added. Any number of threads may use it."""
+    """A tokenizer made ready: no truncation, no padding, no dropout, no special tokens added. Any number of threads may use it.
 
-    def __init__(self, loaded: LoadedTokenizer, *, allow_special: bool) -> None:
-        self._loaded = loaded
-        self._allow_special = allow_special
-        self._fast = None if loaded.fast is None else _plain_copy(loaded.fast, allow_special=allow_special)
+    The ids are those of `tokenizers`, whichever library makes them; see `token_backends`.
+    """
+
+    def __init__(self, loaded: LoadedTokenizer, *, allow_special: bool, backends: Sequence[Backend] = BACKENDS) -> None:
+        self._encoder: FlatEncoder
+        if loaded.fast is None:
+            self._encoder = _Slow(loaded.slow, allow_special=allow_special)
+        else:
+            ready, made = _plain_copy(loaded.fast, allow_special=allow_special)
+            self._encoder = choose(ready, made, backends=backends)
 
     def encode(self, texts: Sequence[str]) -> tuple[I32, I64]:
-        """`(ids of all texts in a row, int64[N] how many each text has)`."""
-        flats, lengths = [], []
-        for part in _parts(texts):
-            encoded, ids = self._encode_part(part)
-            sizes = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-            # ids one text after the other: 46 ms for 814,000 tokens (4% of the encoding), 64 ms with all lists kept in between
-            flats.append(np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(sizes.sum())))
-            lengths.append(sizes)
-        if not flats:
-            return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
-        return np.concatenate(flats), np.concatenate(lengths)
+        """`(ids of all texts in a row, int64[N] how many each text has)`.
 
-    def _encode_part(self, texts: list[str]) -> tuple[Sequence[Any], Iterator[list[int]]]:
-        """`(something as long as each text has tokens, the ids of each)`."""
-        if self._fast is not None:
-            encodings = self._fast.encode_batch_fast(texts, add_special_tokens=False)
-            return encodings, map(attrgetter("ids"), encodings)
-        made: list[list[int]] = self._loaded.slow(
+        Raises:
+            DataError: the library that encodes was found to differ from `tokenizers` on one of the texts.
+        """
+        return self._encoder.encode(texts)
+
+
+class _Slow:
+    """A transformers tokenizer without a fast one inside."""
+
+    def __init__(self, tokenizer: Any, *, allow_special: bool) -> None:
+        self._tokenizer = tokenizer
+        self._allow_special = allow_special
+
+    def encode(self, texts: Sequence[str]) -> tuple[I32, I64]:
+        return flat([self._part(part) for part in parts_of(texts)])
+
+    def _part(self, texts: list[str]) -> tuple[I32, I64]:
+        lists: list[list[int]] = self._tokenizer(
             texts, add_special_tokens=False, split_special_tokens=not self._allow_special, verbose=False
         )["input_ids"]
-        return made, iter(made)
+        lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+        return np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(lengths.sum())), lengths
 
 
 def default_frame(loaded: LoadedTokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -85,19 +90,6 @@ def _probe(loaded: LoadedTokenizer, text: str) -> tuple[list[int], list[int]]:
     return fast.encode(text, add_special_tokens=False).ids, fast.encode(text, add_special_tokens=True).ids
 
 
-def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
-    part: list[str] = []
-    characters = 0
-    for text in texts:
-        part.append(text)
-        characters += len(text)
-        if characters >= CHARACTERS_AT_ONCE:
-            yield part
-            part, characters = [], 0
-    if part:
-        yield part
-
-
 def _copy(tokenizer: Tokenizer, *, post_processor: bool) -> Tokenizer:
     return Tokenizer.from_str(json.dumps(_plain_settings(tokenizer, post_processor=post_processor)))
 
@@ -113,21 +105,20 @@ def _plain_settings(tokenizer: Tokenizer, *, post_processor: bool) -> dict[str, 
     return plain
 
 
-def _plain_copy(tokenizer: Tokenizer, *, allow_special: bool) -> Tokenizer:
-    """A copy that only encodes. Dropout is off: it would make tokens a matter of chance."""
-    if allow_special:
-        return _copy(tokenizer, post_processor=False)
+def _plain_copy(tokenizer: Tokenizer, *, allow_special: bool) -> tuple[Ready, Tokenizer]:
+    """A copy that only encodes, as text and made. Dropout is off: it would make tokens a matter of chance."""
     plain = _plain_settings(tokenizer, post_processor=False)
-    hidden = _hide_special(plain)
-    made = Tokenizer.from_str(json.dumps(plain))
-    made.encode_special_tokens = True  # special tokens are not looked for in the text
+    hidden = {} if allow_special else _hide_special(plain)
+    text = json.dumps(plain)
+    made = Tokenizer.from_str(text)
+    made.encode_special_tokens = not allow_special  # special tokens are not looked for in the text
     for content, number in hidden.items():
         if made.token_to_id(content) != number:
             raise RecipeError(
                 f"special strings in the text can't be kept as text with this tokenizer: token {number} moves",
                 hint="allow_special=True lets them become special tokens",
             )
-    return made
+    return Ready(text, plain, allow_special), made
 
 
 def _hide_special(plain: dict[str, Any]) -> dict[str, int]:

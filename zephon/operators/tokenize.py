@@ -14,7 +14,8 @@ import pyarrow as pa
 from zephon import groups
 from zephon.errors import DataError, RecipeError, Where, unknown
 from zephon.keys import I64
-from zephon.operators.text_encoder import I32, TextEncoder, default_frame
+from zephon.operators.text_encoder import TextEncoder, default_frame
+from zephon.operators.token_backends.base import I32
 from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load_tokenizer
 from zephon.plugin import Drops, Operator, Outcome
 

@@ -1,0 +1,68 @@
+"""What a back-end is: a library that encodes many texts at once into flat arrays, for the tokenizers that it is known to support."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from zephon.keys import I64
+
+I32 = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A tokenizer made ready, as the text of its `tokenizer.json`: nothing cuts, fills, adds special tokens or draws at random."""
+
+    text: str
+    plain: Mapping[str, Any]
+    """The text parsed; not to be changed."""
+    allow_special: bool
+    """False: special tokens are not looked for in the text."""
+
+
+class RefusedError(Exception):
+    """A back-end doesn't support this tokenizer, or isn't there; the message says why."""
+
+
+class FlatEncoder(Protocol):
+    """Encodes texts. Any number of threads may call it at once; it works in the caller's thread, without the interpreter's lock."""
+
+    def encode(self, texts: Sequence[str]) -> tuple[I32, I64]:
+        """`(ids of all texts in a row, int64[N] how many each text has)`."""
+        ...
+
+
+class Backend(Protocol):
+    """A library that may encode in place of `tokenizers`."""
+
+    @property
+    def name(self) -> str:
+        """As in `ZEPHON_TOKENIZER_BACKEND`."""
+        ...
+
+    @property
+    def unsure(self) -> str:
+        """Characters with which the library is known to give other ids in some places: texts with them go to `tokenizers`."""
+        ...
+
+    def version(self) -> str:
+        """Of the installed library. Raises `RefusedError` where it is missing."""
+        ...
+
+    def load(self, ready: Ready) -> FlatEncoder:
+        """The tokenizer, made by this library. Raises `RefusedError` for settings that it isn't known to support."""
+        ...
+
+
+def flat(parts: Sequence[tuple[I32, I64]]) -> tuple[I32, I64]:
+    """What several calls gave, as if it were one."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
+    return np.concatenate([ids for ids, _ in parts]), np.concatenate([lengths for _, lengths in parts])
