@@ -4,6 +4,10 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
+PYTEST = $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
+# these load libraries that start threads of their own, after which a fork (as torch's DataLoader makes) is not safe: apart from the others
+FOREIGN = tests/cli/ tests/dataset/ tests/formats/ tests/storage/ tests/stores/ tests/vision/
+
 .PHONY: demo demo-vlm test lint format bench stub clean
 .DEFAULT_GOAL := test
 
@@ -14,7 +18,8 @@ demo-vlm: $(VENV)/demo-vlm.stamp
 	$(BIN)/zephon demo --vlm --dir $(VENV)/demo-vlm
 
 test: lint
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
+	$(PYTEST) $(filter-out $(FOREIGN) tests/__pycache__/,$(wildcard tests/*/))
+	$(PYTEST) $(FOREIGN)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

@@ -28,7 +28,7 @@ def test_it_shows_root_limit_bytes_and_files(tmp_path: Path, capsys: pytest.Capt
     filled(tmp_path)
     assert show_cache(str(tmp_path), clear=False) == 0
     printed = capsys.readouterr().out
-    assert str(tmp_path) in printed
+    assert str(tmp_path) in "".join(printed.split())  # a narrow terminal breaks the path
     assert "50.0 MB" in printed
     assert "2.0 MB (2,000,000)" in printed
     assert "2" in printed
