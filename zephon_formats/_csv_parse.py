@@ -14,7 +14,7 @@ import pyarrow.csv as pacsv
 
 from zephon.plugin import DataError
 from zephon_formats._csv_split import plain_field, raw_fields
-from zephon_formats._lines import Rows
+from zephon_formats._rows import Rows
 
 _WIDE_INT = 1 << 53
 """A double holds every integer up to here."""

@@ -257,6 +257,18 @@ class _CopyWriter:
                 os.unlink(self._temporary)
 
 
+def unpacked_copy(copies: Sequence[str], size: int) -> LocalFile | None:
+    """The first of these unpacked copies that is there and has so many bytes."""
+    for place in copies:
+        fd = open_fd(place)
+        if fd is not None:
+            file = LocalFile(fd)
+            if file.size == size:
+                return file
+            file.close()
+    return None
+
+
 def _remove_older(place: str) -> None:
     """Delete copies of earlier versions of the same file; who still reads one has it open."""
     directory, name = os.path.split(place)
@@ -307,15 +319,8 @@ class _Finder:
         return _make_index(self.stamp, offsets, starts, self.unit_bytes, columns, header["sampled"], None, header["plain_size"])
 
     def _attach(self, index: Index) -> bool:
-        for place in self.copies:
-            fd = open_fd(place)
-            if fd is not None:
-                file = LocalFile(fd)
-                if file.size == index.plain_size:
-                    index.unpacked = file
-                    return True
-                file.close()
-        return False
+        index.unpacked = unpacked_copy(self.copies, index.plain_size)
+        return index.unpacked is not None
 
 
 def _save(places: Sequence[str], index: Index) -> None:

@@ -9,13 +9,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.json as paj
 
-from zephon.plugin import DataError, errors
-from zephon_formats._bytes import BLANKS, I64, one_object_each
+from zephon.plugin import DataError
+from zephon_formats._bytes import BLANKS, one_object_each
+from zephon_formats._rows import Rows
 from zephon_formats._types import Misfit, Number, clean, fit, has_null, infer, plain, text_of, unify
 
 _MAX_BLOCK = (1 << 31) - 64  # Arrow counts a block's bytes in int32
@@ -51,25 +52,14 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Lines:
-    """A run of rows: their bytes, and where each begins in these (int64[N + 1]). `row` and `byte` are those of the first in its shard."""
+class Lines(Rows):
+    """A run of rows of JSON."""
 
-    data: bytes
-    starts: I64
-    row: int = 0
-    byte: int = 0
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
+    noun: ClassVar[str] = "line"
 
     def line(self, number: int) -> bytes:
         """One line without blanks at its ends."""
-        return self.data[int(self.starts[number]) : int(self.starts[number + 1])].strip(BLANKS)
-
-    def error(self, number: int, message: str, hint: str | None = None) -> DataError:
-        """An error about one line that says which."""
-        place = f"{message} (the line at byte {self.byte + int(self.starts[number])})"
-        return DataError(place, where=errors.Where(row=self.row + number), hint=hint)
+        return self.one(number).strip(BLANKS)
 
 
 def parse(lines: Lines, wanted: Sequence[str], columns: Columns, *, bad_text: str) -> pa.RecordBatch:

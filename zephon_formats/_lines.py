@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,9 @@ import pyarrow as pa
 from zephon.plugin import DataError, Shard, Store, Units, errors
 from zephon_formats._bytes import BLANKS, I64, blank_lines
 from zephon_formats._index import Index, Read, local_version
+from zephon_formats._rows import Rows
+
+R = TypeVar("R", bound=Rows)
 
 _SPREAD = 16
 _SPREAD_BYTES = 128 << 10
@@ -19,43 +22,16 @@ _MAX_PIECE = 1 << 30
 """Arrow counts the bytes of a text column, and of a block of CSV, in int32; a longer range of rows comes in several groups."""
 
 
-@dataclass(frozen=True)
-class Rows:
-    """A run of rows: their bytes, and where each begins in these (int64[N + 1]). `row` and `byte` are those of the first in its shard."""
-
-    data: bytes
-    starts: I64
-    row: int = 0
-    byte: int = 0
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    def one(self, number: int) -> bytes:
-        """The bytes of one row, with its line end."""
-        return self.data[int(self.starts[number]) : int(self.starts[number + 1])]
-
-    def part(self, start: int, stop: int) -> Rows:
-        """The rows [start, stop) of this run."""
-        first, last = int(self.starts[start]), int(self.starts[stop])
-        return Rows(self.data[first:last], self.starts[start : stop + 1] - first, self.row + start, self.byte + first)
-
-    def error(self, number: int, message: str, hint: str | None = None) -> DataError:
-        """An error about one row that says which."""
-        place = f"{message} (the row at byte {self.byte + int(self.starts[number])})"
-        return DataError(place, where=errors.Where(row=self.row + number), hint=hint)
-
-
-def read_rows(read: Read, starts: I64, row: int) -> Rows:
+def read_rows(read: Read, starts: I64, row: int, kind: type[R] = Rows) -> R:  # type: ignore[assignment]
     """The rows that begin at `starts[:-1]`; the last ends at `starts[-1]`. Raises `DataError` where the file is shorter."""
     first = int(starts[0])
     data = read(first, int(starts[-1]))
     if len(data) != int(starts[-1]) - first:
         raise DataError(f"the file ends at byte {first + len(data)}, before the rows that its index promises")
-    return Rows(data, starts - first, row, first)
+    return kind(data, starts - first, row, first)
 
 
-def sample_rows(read: Read, starts: I64, nbytes: int | None) -> Iterator[Rows]:
+def sample_rows(read: Read, starts: I64, nbytes: int | None, kind: type[R] = Rows) -> Iterator[R]:  # type: ignore[assignment]
     """Rows that stand for all: whole ones within the first `nbytes`, and a few after each of 16 places in the rest. None: all."""
     rows = len(starts) - 1
     if not rows:
@@ -73,7 +49,7 @@ def sample_rows(read: Read, starts: I64, nbytes: int | None) -> Iterator[Rows]:
             if begin < end:
                 ranges.append((begin, end))
     for begin, end in ranges:
-        yield read_rows(read, starts[begin : end + 1], begin)
+        yield read_rows(read, starts[begin : end + 1], begin, kind)
 
 
 class IndexedText:
@@ -95,23 +71,28 @@ class IndexedText:
         Raises:
             DataError: they are not in it; the shard is closed, was changed after it was indexed, or a row is longer than that.
         """
-        first, last = int(self.index.units[unit]), int(self.index.units[unit + 1])
-        if self._closed:
-            raise DataError("the shard is closed")
-        if not 0 <= start <= stop <= last - first:
-            raise DataError(f"rows [{start}, {stop}) are not in unit {unit}, which has {last - first}")
-        offsets = self.index.offsets.get(first + start, first + stop)
-        made, at = [], 0
+        first, offsets = self._starts(unit, start, stop)
+        made: list[Rows] = []
+        at = 0
         while at < stop - start:
             end = int(np.searchsorted(offsets, offsets[at] + _MAX_PIECE, side="right")) - 1
             if end <= at:
                 raise DataError(
                     f"a row has {int(offsets[at + 1] - offsets[at])} bytes; more than {_MAX_PIECE} are not read",
-                    where=errors.Where(row=first + start + at),
+                    where=errors.Where(row=first + at),
                 )
-            made.append(read_rows(self._read, offsets[at : end + 1], first + start + at))
+            made.append(read_rows(self._read, offsets[at : end + 1], first + at))
             at = end
         return made
+
+    def _starts(self, unit: int, start: int, stop: int) -> tuple[int, I64]:
+        """`(the first row in the shard, where each begins and the last ends)` of the rows [start, stop) of a unit."""
+        first, last = int(self.index.units[unit]), int(self.index.units[unit + 1])
+        if self._closed:
+            raise DataError("the shard is closed")
+        if not 0 <= start <= stop <= last - first:
+            raise DataError(f"rows [{start}, {stop}) are not in unit {unit}, which has {last - first}")
+        return first + start, self.index.offsets.get(first + start, first + stop)
 
     def _read(self, start: int, stop: int) -> bytes:
         if self.index.unpacked is not None:

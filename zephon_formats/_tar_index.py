@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from zephon.plugin import DataError, PluginError, Shard, Store
 from zephon_formats._bytes import I64, Codec, LocalFile, iter_plain, open_fd
-from zephon_formats._index import _CopyWriter, _exclusive
+from zephon_formats._index import _CopyWriter, _exclusive, unpacked_copy
 from zephon_formats._sidecar import Stamp, read_sidecar, stamp_of, write_sidecar
 from zephon_formats._tar_scan import Members, Read, scan, show
 
@@ -140,15 +140,8 @@ def _parse(stamp: Stamp, header: Mapping[str, Any], values: I64) -> TarIndex:
 
 
 def _attach(index: TarIndex, copies: Sequence[str]) -> bool:
-    for place in copies:
-        fd = open_fd(place)
-        if fd is not None:
-            file = LocalFile(fd)
-            if file.size == index.plain_size:
-                index.unpacked = file
-                return True
-            file.close()
-    return False
+    index.unpacked = unpacked_copy(copies, index.plain_size)
+    return index.unpacked is not None
 
 
 def _save(places: Sequence[str], index: TarIndex) -> None:

@@ -22,21 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import pyarrow as pa
 
-from zephon.plugin import DataError, OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
+from zephon.plugin import OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, at
 from zephon_formats._bytes import I64
-from zephon_formats._index import Index, Read, load_or_build, local_version
+from zephon_formats._index import Index, Read, load_or_build
 from zephon_formats._json import Columns, Lines, infer_columns, parse
+from zephon_formats._lines import IndexedText, read_rows, sample_rows
 from zephon_formats._types import declared_types
 from zephon_formats._write_jsonl import JsonlWriter
-
-_SPREAD = 16
-_SPREAD_BYTES = 128 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,74 +82,24 @@ class Jsonl(Reader):
             return _OpenJsonl(self, store, shard, index)
 
     def _sample(self, read: Read, starts: I64) -> Columns:
-        rows = len(starts) - 1
-        if not rows:
+        if len(starts) < 2:
             return Columns.none()
-        if self.sample_bytes is None:
-            borders = np.append(np.searchsorted(starts[:-1], np.arange(int(starts[0]), int(starts[-1]), 16 << 20)), rows)
-            ranges = [(int(a), int(b)) for a, b in pairwise(borders) if a < b]
-        else:
-            ranges = _sample_ranges(starts, self.sample_bytes)
-        return infer_columns([_lines(read, starts[a : b + 1], a) for a, b in ranges], self.bad_text)
+        return infer_columns(list(sample_rows(read, starts, self.sample_bytes, Lines)), self.bad_text)
 
 
-def _sample_ranges(starts: I64, nbytes: int) -> list[tuple[int, int]]:
-    """Which rows to sample: whole rows within the first `nbytes`, and a few after each of 16 places in the rest."""
-    rows = len(starts) - 1
-    head = max(1, int(np.searchsorted(starts, starts[0] + nbytes, side="right")) - 1)
-    ranges = [(0, min(head, rows))]
-    for place in np.linspace(head, rows, _SPREAD, endpoint=False).astype(np.int64).tolist():
-        begin = max(place, ranges[-1][1])
-        end = min(int(np.searchsorted(starts, starts[begin] + min(_SPREAD_BYTES, nbytes), side="right")) - 1, rows)
-        if begin < end:
-            ranges.append((begin, end))
-    return ranges
-
-
-def _lines(read: Read, starts: I64, row: int) -> Lines:
-    first = int(starts[0])
-    data = read(first, int(starts[-1]))
-    if len(data) != int(starts[-1]) - first:
-        raise DataError(f"the file ends at byte {first + len(data)}, before the rows that its index promises")
-    return Lines(data, starts - first, row, first)
-
-
-class _OpenJsonl:
-    """One shard with its index. Reads are ranges of the file (or of its unpacked copy); nothing but numbers is kept in memory."""
+class _OpenJsonl(IndexedText):
+    """One shard with its index."""
 
     def __init__(self, reader: Jsonl, store: Store, shard: Shard, index: Index) -> None:
+        super().__init__(store, shard, index)
         self.reader = reader
         self.columns = index.columns.declare(declared_types(reader.schema))
         self.schema: pa.Schema = self.columns.schema
-        self._store, self._shard, self._index = store, shard, index
-        self._local = store.local(shard.path) if index.unpacked is None else None
-        self._closed = False
-
-    def units(self) -> Units:
-        """See `OpenShard.units`; `nbytes` is the size of the text."""
-        return Units(np.diff(self._index.units), self._index.unit_bytes)
 
     def read(self, unit: int, columns: Sequence[str] | None, start: int, stop: int) -> Sequence[pa.RecordBatch]:
         """See `OpenShard.read`."""
         with at(shard=self._shard.path):
-            first, last = int(self._index.units[unit]), int(self._index.units[unit + 1])
-            if self._closed:
-                raise DataError("the shard is closed")
-            if not 0 <= start <= stop <= last - first:
-                raise DataError(f"rows [{start}, {stop}) are not in unit {unit}, which has {last - first}")
+            first, starts = self._starts(unit, start, stop)
             wanted = list(dict.fromkeys(self.schema.names if columns is None else columns))
-            lines = _lines(self._read, self._index.offsets.get(first + start, first + stop), first + start)
+            lines = read_rows(self._read, starts, first, Lines)
             return [parse(lines, wanted, self.columns, bad_text=self.reader.bad_text)]
-
-    def _read(self, start: int, stop: int) -> bytes:
-        if self._index.unpacked is not None:
-            return self._index.unpacked.read(start, stop)
-        if self._local is not None and local_version(self._local) != self._index.stamp.version and not self._shard.etag:
-            raise DataError("the file was changed after it was indexed", hint="start again; data must not change during a run")
-        return self._store.read(self._shard.path, start, stop)
-
-    def close(self) -> None:
-        """See `OpenShard.close`."""
-        self._closed = True
-        if self._index.unpacked is not None:
-            self._index.unpacked.close()

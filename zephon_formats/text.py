@@ -20,7 +20,8 @@ from zephon.plugin import DataError, OpenShard, Reader, RecipeError, Shard, Stor
 from zephon_formats._bytes import I64, codec_of, iter_plain
 from zephon_formats._index import Index, Read, load_or_build, local_version
 from zephon_formats._json import Columns
-from zephon_formats._lines import EveryLine, IndexedText, Paragraphs, Rows, names_in, no_columns
+from zephon_formats._lines import EveryLine, IndexedText, Paragraphs, names_in, no_columns
+from zephon_formats._rows import Rows
 
 _SCHEMA = pa.schema([("text", pa.string())])
 _BOM = b"\xef\xbb\xbf"
