@@ -28,7 +28,7 @@ def measure(setting: Setting) -> list[Result]:
     listed = Dataset.from_records("lists", documents_of_tokens(20_000 if setting.quick else 200_000))
 
     def of_text(lanes: int) -> Pipeline:
-        source = StaticMixtureWorkSource([written], seed=1, chunk_size=64 // lanes)
+        source = StaticMixtureWorkSource([written], seed=1, chunk_size=1024 // lanes)
         return _packed(Pipeline(source).tokenize(tokenizer=tokenizer), lanes)
 
     def of_lists(lanes: int) -> Pipeline:

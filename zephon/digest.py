@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
+from zephon.arrays import to_arrow, to_numpy
 
 Array = Any
 """A `pyarrow.Array` of any type; the stubs know only some of the methods of each kind."""
@@ -38,7 +39,7 @@ def update_rows(hasher: Hasher, group: pa.RecordBatch, names: Sequence[str]) -> 
         array = groups.column(group, name)
         prefix = f"{len(name.encode())}:{name}={canonical_type(array.type)};".encode()
         array = plain(array)
-        valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
+        valid = to_numpy(array.is_valid()) if array.null_count else None
         columns.append((prefix, valid, feeder(array)))
     for row in range(group.num_rows):
         hasher.update(b"row;")
@@ -100,7 +101,7 @@ def feeder(array: Array) -> Feed:
             feed(hasher, start, stop)
 
         return feed_all
-    valid = array.is_valid().to_numpy(zero_copy_only=False).view(np.uint8)
+    valid = to_numpy(array.is_valid()).view(np.uint8)
     before = np.concatenate([[0], np.cumsum(valid, dtype=np.int64)])
     feed = _values(array.drop_null())
 
@@ -131,7 +132,7 @@ def _values(array: Array) -> Feed:
     if pa.types.is_null(kind):
         return lambda _hasher, _start, _stop: None
     if pa.types.is_boolean(kind):
-        return _numbers(array.to_numpy(zero_copy_only=False).view(np.uint8))
+        return _numbers(to_numpy(array).view(np.uint8))
     try:
         width = kind.bit_width // 8
     except ValueError:  # unions and whatever Arrow adds
@@ -150,7 +151,7 @@ def _numbers(numbers: npt.NDArray[Any]) -> Feed:
 
 
 def _lists(array: Array) -> Feed:
-    offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    offsets = to_numpy(array.offsets).astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     if pa.types.is_map(array.type):
         entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
@@ -203,11 +204,11 @@ def _objects(array: Array) -> Feed:
 
 def _in_order(array: Array) -> Array:
     """A list view as a large list. Not by a cast: Arrow 26 writes one offset too few (`validate(full=True)` says so)."""
-    valid = array.is_valid().to_numpy(zero_copy_only=False)
-    lengths = np.where(valid, array.sizes.to_numpy(zero_copy_only=False), 0)
+    valid = to_numpy(array.is_valid())
+    lengths = np.where(valid, to_numpy(array.sizes), 0)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    items: Any = pa.array(offsets)
-    return pa.LargeListArray.from_arrays(items, array.flatten(), mask=pa.array(~valid) if array.null_count else None)
+    items: Any = to_arrow(offsets)
+    return pa.LargeListArray.from_arrays(items, array.flatten(), mask=to_arrow(~valid) if array.null_count else None)
 
 
 def _decode_runs(array: Array) -> Array:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from zephon.arrays import to_arrow, to_numpy
 from zephon.errors import DataError
 
 COMPONENT = "_component"
@@ -87,7 +88,7 @@ def column(group: pa.RecordBatch, name: str) -> ArrowArray:
 
 def ints(group: pa.RecordBatch, name: str) -> IntArray:
     """An integer column without nulls as a numpy view (no copy)."""
-    values: IntArray = column(group, name).to_numpy(zero_copy_only=False)
+    values: IntArray = to_numpy(column(group, name))
     return values
 
 
@@ -101,15 +102,15 @@ def list_parts(array: ArrowArray) -> tuple[IntArray, IntArray]:
     if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
         raise DataError(f"expected a list column, got {array.type}")
     values = array.values
-    offsets = array.offsets.to_numpy(zero_copy_only=False)
+    offsets = to_numpy(array.offsets)
     # only the elements of this slice count; a list that was sliced still carries the others
     if values.null_count and len(offsets) and values.slice(int(offsets[0]), int(offsets[-1] - offsets[0])).null_count:
         raise DataError("a list column holds null elements")
     if array.null_count:
         # a null list may cover values in the buffer, so its length must be taken from the validity, not the offsets
         array = _without_nulls(array)
-        offsets, values = array.offsets.to_numpy(zero_copy_only=False), array.values
-    return offsets, values.to_numpy(zero_copy_only=False)
+        offsets, values = to_numpy(array.offsets), array.values
+    return offsets, to_numpy(values)
 
 
 def list_spans(array: ArrowArray) -> tuple[IntArray, IntArray, IntArray]:
@@ -145,7 +146,7 @@ def nbytes(group: pa.RecordBatch) -> int:
 
 
 def _without_nulls(array: ArrowArray) -> ArrowArray:
-    lengths = np.where(array.is_valid().to_numpy(zero_copy_only=False), array.value_lengths().fill_null(0).to_numpy(), 0)
+    lengths = np.where(to_numpy(array.is_valid()), to_numpy(array.value_lengths().fill_null(0)), 0)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return pa.LargeListArray.from_arrays(_plain_array(offsets), array.flatten())
 
@@ -153,14 +154,14 @@ def _without_nulls(array: ArrowArray) -> ArrowArray:
 def make_list(offsets: npt.ArrayLike, values: npt.ArrayLike | ArrowArray) -> ArrowArray:
     """A `list<T>` array (or `large_list<T>` where the values pass 2**31) over these buffers, without copying values."""
     ends: ArrowArray = np.asarray(offsets)
-    items: ArrowArray = values if isinstance(values, pa.Array) else pa.array(np.asarray(values))
+    items: ArrowArray = values if isinstance(values, pa.Array) else to_arrow(np.asarray(values))
     if len(ends) and int(ends[-1]) > 2**31 - 1:
         return pa.LargeListArray.from_arrays(_plain_array(ends.astype(np.int64, copy=False)), items)
     return pa.ListArray.from_arrays(_plain_array(ends.astype(np.int32, copy=False)), items)
 
 
 def _plain_array(values: IntArray) -> ArrowArray:
-    return pa.array(values)
+    return to_arrow(values)
 
 
 def make_pieces(offsets: IntArray, pieces: IntArray) -> ArrowArray:
@@ -245,7 +246,7 @@ def select(group: pa.RecordBatch, names: Iterable[str]) -> pa.RecordBatch:
 
 def take(group: pa.RecordBatch, indices: npt.ArrayLike) -> pa.RecordBatch:
     """The rows at `indices`, in that order (copies)."""
-    index: ArrowArray = pa.array(np.asarray(indices, dtype=np.int64))
+    index: ArrowArray = to_arrow(np.asarray(indices, dtype=np.int64))
     if not any(_is_flat_list(field.type) for field in group.schema):
         return group.take(index)
     return pa.RecordBatch.from_arrays([_take_array(c, index) for c in group.columns], schema=group.schema)
@@ -256,7 +257,7 @@ _VIEWED = (pa.list_(pa.int32()), pa.list_(pa.uint8()))
 
 def view_rows(group: pa.RecordBatch, index: IntArray) -> pa.RecordBatch:
     """The rows at `index`, in that order; lists of numbers as list views that share the group's memory, so that nothing is copied."""
-    places: ArrowArray = pa.array(index)
+    places: ArrowArray = to_arrow(index)
     arrays = [_view_array(c, index) if _can_be_viewed(c) else _take_array(c, places) for c in group.columns]
     return pa.RecordBatch.from_arrays(arrays, names=group.schema.names)
 
@@ -267,13 +268,13 @@ def _can_be_viewed(array: ArrowArray) -> bool:
 
 
 def _view_array(array: ArrowArray, index: IntArray) -> ArrowArray:
-    offsets = array.offsets.to_numpy(zero_copy_only=False)
+    offsets = to_numpy(array.offsets)
     begin = offsets[index]
     make: Any = pa.ListViewArray.from_arrays
     values = array.values
     if values.offset:  # `list_spans` looks at buffers
         begin, values = begin + values.offset, _from_start(values)
-    return make(pa.array(begin), pa.array(offsets[index + 1] - offsets[index]), values)
+    return make(to_arrow(begin), to_arrow(offsets[index + 1] - offsets[index]), values)
 
 
 def _from_start(values: ArrowArray) -> ArrowArray:
@@ -294,7 +295,7 @@ def take_from(groups: Sequence[pa.RecordBatch], which: IntArray, index: IntArray
         elif _is_flat_list(field.type) and field.type.value_type.bit_width == 32 and pa.types.is_list(field.type):
             made = _gather_lists(columns, which, index)
         elif pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
-            made = pa.array(np.concatenate([c.to_numpy() for c in columns])[place])
+            made = to_arrow(np.concatenate([to_numpy(c) for c in columns])[place])
         else:
             made = None
         arrays.append(made)
@@ -337,7 +338,7 @@ def _take_array(array: ArrowArray, index: ArrowArray) -> ArrowArray:
     if not _is_flat_list(kind) or array.null_count or array.values.null_count:
         return array.take(index)
     width = kind.value_type.bit_width // 8
-    offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    offsets = to_numpy(array.offsets).astype(np.int64, copy=False)
     values = array.values
     data = values.buffers()[1]
     if data is None or not len(array):
@@ -350,8 +351,8 @@ def _take_array(array: ArrowArray, index: ArrowArray) -> ArrowArray:
     length = 0 if payload is None else payload.size // width
     numbers = pa.Array.from_buffers(kind.value_type, length, [None, payload if payload is not None else pa.py_buffer(b"")])
     if pa.types.is_large_list(kind):
-        return pa.LargeListArray.from_arrays(pa.array(starts), numbers, type=kind)
-    return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), numbers, type=kind)
+        return pa.LargeListArray.from_arrays(to_arrow(starts), numbers, type=kind)
+    return pa.ListArray.from_arrays(to_arrow(starts.astype(np.int32)), numbers, type=kind)
 
 
 def concat(groups: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -396,7 +397,7 @@ def from_rows(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
 
 def carry_provenance(origin: pa.RecordBatch, made: pa.RecordBatch, rows: npt.ArrayLike | None = None) -> pa.RecordBatch:
     """`made` with `origin`'s provenance columns; `rows[i]` is the row of `origin` that row i of `made` came from."""
-    index: ArrowArray = None if rows is None else pa.array(np.asarray(rows, dtype=np.int64))
+    index: ArrowArray = None if rows is None else to_arrow(np.asarray(rows, dtype=np.int64))
     for name in PROVENANCE:
         if origin.schema.get_field_index(name) >= 0 and made.schema.get_field_index(name) < 0:
             values = column(origin, name)
@@ -422,14 +423,14 @@ def _hash_array(digest: Any, array: ArrowArray) -> None:
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         array = array.cast(pa.large_binary())  # views can't drop their nulls
     if array.null_count:
-        digest.update(np.packbits(array.is_valid().to_numpy(zero_copy_only=False)).tobytes())
+        digest.update(np.packbits(to_numpy(array.is_valid())).tobytes())
         array = array.drop_null()
     if isinstance(array, pa.ExtensionArray):
         _hash_array(digest, array.storage)
     elif pa.types.is_dictionary(kind):
         _hash_array(digest, array.dictionary_decode())
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
-        lengths = np.diff(array.offsets.to_numpy(zero_copy_only=False))
+        lengths = np.diff(to_numpy(array.offsets))
         digest.update(np.ascontiguousarray(lengths, dtype=np.int64))
         _hash_array(digest, array.flatten() if not pa.types.is_map(kind) else _map_entries(array))
     elif pa.types.is_fixed_size_list(kind):
@@ -473,7 +474,7 @@ def _hash_binary(digest: Any, array: ArrowArray) -> None:
 
 def _hash_fixed(digest: Any, array: ArrowArray) -> None:
     if pa.types.is_boolean(array.type):
-        digest.update(np.packbits(array.to_numpy(zero_copy_only=False)).tobytes())
+        digest.update(np.packbits(to_numpy(array)).tobytes())
         return
     width = array.type.bit_width // 8
     data = array.buffers()[1]

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zephon.arrays import to_numpy
 from zephon.errors import DataError, RecipeError
 
 Array = Any
@@ -110,7 +111,7 @@ def _regular(array: Array) -> npt.NDArray[Any] | None:
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     if array.null_count or not number:
         return None
-    return np.array(array.to_numpy(zero_copy_only=False), order="C").reshape(shape)
+    return np.array(to_numpy(array), order="C").reshape(shape)
 
 
 def _is_any_list(kind: Any) -> bool:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
+from zephon.arrays import to_numpy
 from zephon.errors import DataError, RecipeError, unknown
 from zephon.plugin import Collates, Collation
 from zephon.tensors import Output
@@ -285,7 +286,7 @@ def padding_column(group: pa.RecordBatch) -> Ints:
     if not has_column(group, groups.PADDING):
         return np.zeros(group.num_rows, dtype=np.int64)
     column: Array = groups.column(group, groups.PADDING)
-    values: Ints = (column.fill_null(0) if column.null_count else column).to_numpy(zero_copy_only=False)
+    values: Ints = to_numpy(column.fill_null(0) if column.null_count else column)
     return values.astype(np.int64)
 
 
@@ -316,7 +317,7 @@ def _aligned(group: pa.RecordBatch, name: str, lengths: Ints, width: int, *, mis
     column: Array = groups.column(group, name)
     offsets, values = list_column(group, name)
     sizes = np.diff(offsets)
-    null = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else np.zeros(len(sizes), dtype=np.bool_)
+    null = to_numpy(column.is_null()) if column.null_count else np.zeros(len(sizes), dtype=np.bool_)
     wrong = np.flatnonzero((sizes != lengths) & ~null)
     if len(wrong):
         row = int(wrong[0])

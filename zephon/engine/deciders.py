@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
+from zephon.arrays import to_arrow
 from zephon.engine.faults import Losses
 from zephon.engine.stages import INDEX
 from zephon.errors import InternalError, at
@@ -72,7 +73,7 @@ def _as_decision(group: pa.RecordBatch, number: int, light: Sequence[str]) -> De
     source = groups.make_list(np.arange(size + 1), np.full(size, number, dtype=np.int32))
     columns = {name: groups.column(group, name) for name in light}
     columns[groups.SOURCE] = source
-    columns[INDEX] = pa.array(np.arange(size, dtype=np.int64))
+    columns[INDEX] = to_arrow(np.arange(size, dtype=np.int64))
     return Decision(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), {number: group})
 
 

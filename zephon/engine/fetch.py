@@ -12,6 +12,7 @@ import pyarrow as pa
 import xxhash
 
 from zephon import groups
+from zephon.arrays import to_arrow
 from zephon.dataset import Dataset
 from zephon.engine.faults import Failure, Losses, Policy
 from zephon.engine.keep import Keep
@@ -230,7 +231,7 @@ class Fetcher:
         made: list[pa.RecordBatch] = []
         at = 0
         for piece in pieces:
-            arrays = [pa.array(p[at : at + len(piece)]) for p in columns]
+            arrays = [to_arrow(p[at : at + len(piece)]) for p in columns]
             made.append(pa.RecordBatch.from_arrays([*piece.columns, *arrays], schema=with_provenance(self.schema)))
             at += len(piece)
         if len(made) > 1 and sum(p.nbytes for p in made) <= _ONE_PIECE:

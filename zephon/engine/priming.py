@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups
+from zephon.arrays import to_arrow
 from zephon.dataset import Dataset
 from zephon.engine.faults import Losses, Policy, apply_under
 from zephon.engine.fetch import source_schema, with_provenance
@@ -34,10 +35,10 @@ def sample(dataset: Dataset, columns: Sequence[str] | None, component: int, size
         made = groups.take(whole, wanted)
         size_here = len(made)
         provenance = [
-            pa.array(np.full(size_here, component, np.int32)),
-            pa.array(np.zeros(size_here, np.int64)),
-            pa.array(np.full(size_here, int(table.shard[unit]), np.int32)),
-            pa.array(dataset.row_of(unit, wanted)),
+            to_arrow(np.full(size_here, component, np.int32)),
+            to_arrow(np.zeros(size_here, np.int64)),
+            to_arrow(np.full(size_here, int(table.shard[unit]), np.int32)),
+            to_arrow(dataset.row_of(unit, wanted)),
         ]
         parts.append(pa.RecordBatch.from_arrays([*made.columns, *provenance], schema=with_provenance(made.schema)))
     return groups.concat(parts)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zephon import groups, keys
+from zephon.arrays import to_arrow, to_numpy
 from zephon.errors import DataError, RecipeError, unknown
 from zephon.keys import I64
 from zephon.plugin import Apply, Drops, Operator, Outcome
@@ -134,9 +135,9 @@ class Filter(Operator):
         return np.flatnonzero([bool(fn(record)) for record in groups.iter_rows(seen)]).astype(np.int64)
 
     def _by_expression(self, group: pa.RecordBatch) -> I64:
-        row = pa.array(np.arange(group.num_rows, dtype=np.int64))
+        row = to_arrow(np.arange(group.num_rows, dtype=np.int64))
         table = pa.Table.from_batches([group.append_column(_NUMBER, row)])
-        kept: I64 = table.filter(self.expression).column(_NUMBER).to_numpy()
+        kept: I64 = to_numpy(table.filter(self.expression).column(_NUMBER))
         return kept
 
 

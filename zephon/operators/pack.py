@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
+from zephon.arrays import to_arrow, to_numpy
 from zephon.errors import DataError, InternalError, RecipeError, Where, unknown
 from zephon.groups import LOSS_MASK
 from zephon.keys import I64
@@ -278,7 +279,7 @@ class PackAccumulator:
         source = np.ascontiguousarray(pieces["source"])
         arrays = [
             groups.make_pieces(packed.offsets, pieces),
-            pa.array((self._settings.max_length - real).astype(np.int32)),
+            to_arrow((self._settings.max_length - real).astype(np.int32)),
         ]
         sources = {n: self._held[n] for n in np.flatnonzero(np.bincount(source)).tolist()}
         self._release(source, packed.length)
@@ -348,7 +349,7 @@ def _lengths(payload: pa.RecordBatch, group: pa.RecordBatch) -> I64:
     for name in payload.schema.names[1:]:
         array = groups.column(payload, name)
         other = groups.list_lengths(array)
-        wrong = np.flatnonzero((other != tokens) & array.is_valid().to_numpy(zero_copy_only=False))
+        wrong = np.flatnonzero((other != tokens) & to_numpy(array.is_valid()))
         if len(wrong):
             row = int(wrong[0])
             where = Where(

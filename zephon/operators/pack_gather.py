@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
+from zephon.arrays import to_arrow
 from zephon.errors import DataError, InternalError
 
 Ints = npt.NDArray[Any]
@@ -55,7 +56,7 @@ class GatherSequences:
                 arrays.append(self._column(name, pieces, padding, having))
         fields = [pa.field(n, a.type) for n, a in zip(names, arrays, strict=True)]
         lists = [groups.make_list(pieces.offsets, np.ascontiguousarray(pieces.all[field])) for field, _ in _LISTS.values()]
-        return pa.RecordBatch.from_arrays([*arrays, pa.array(padding), *lists], schema=pa.schema([*fields, *PIECE_FIELDS]))
+        return pa.RecordBatch.from_arrays([*arrays, to_arrow(padding), *lists], schema=pa.schema([*fields, *PIECE_FIELDS]))
 
     def _tokens(self, pieces: _Pieces, padding: Ints, sources: Mapping[int, pa.RecordBatch]) -> Any:
         numbers = list(sources)
@@ -106,7 +107,7 @@ class GatherSequences:
             kept = np.repeat(valid, self._length)
             offsets = np.concatenate([[0], np.cumsum(np.where(valid, self._length, 0))]).astype(np.int32)
             make: Any = pa.ListArray.from_arrays
-            return make(pa.array(offsets), pa.array(values[kept]), mask=pa.array(~valid))
+            return make(to_arrow(offsets), pa.array(values[kept]), mask=to_arrow(~valid))
         if len(values) >= 2**31:
             raise DataError(
                 f"{rows} sequences of {self._length} tokens are too many for one group",

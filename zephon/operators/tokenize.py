@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
+from zephon.arrays import empty, to_numpy
 from zephon.errors import DataError, RecipeError, Where, unknown
 from zephon.keys import I64
 from zephon.operators.text_encoder import TextEncoder, default_frame
@@ -264,7 +265,7 @@ class BoundTokenize:
         """The special tokens put around each row."""
         if not self._added:
             return content
-        out = np.empty(int(offsets[-1]), dtype=np.int32)
+        out = empty(int(offsets[-1]), np.int32)
         own = np.ones(len(out), dtype=bool)
         for place, number in enumerate(self._before.tolist()):
             out[offsets[:-1] + place] = number
@@ -308,7 +309,7 @@ def _texts(group: pa.RecordBatch, settings: Tokenize) -> list[str]:
     _check_text(array.type, settings.field)
     if array.null_count:
         if settings.missing_field == "error":
-            row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+            row = int(np.flatnonzero(to_numpy(array.is_null()))[0])
             raise DataError(
                 f"the text in column {settings.field!r} is null",
                 where=_where(group, row),

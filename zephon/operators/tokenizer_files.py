@@ -131,6 +131,12 @@ def _from_hub(name: str) -> LoadedTokenizer:
     def fetch(file: str) -> Path | None:
         try:
             return Path(hub.hf_hub_download(name, file))
+        except hub.errors.LocalEntryNotFoundError:
+            # The hub didn't answer (this is a subclass of the next one). Missing is then only what the cache knows to be missing:
+            # without the file that names its special tokens, a tokenizer would silently give other ids.
+            if hub.try_to_load_from_cache(name, file) is None:
+                raise
+            return None
         except hub.errors.EntryNotFoundError:
             return None
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import xxhash
 
 from zephon import groups as record_groups
+from zephon.arrays import to_arrow
 from zephon.digest import update_rows
 from zephon.plugin import Decision, Drops, LaneWindow, Operator, Outcome, SelectOperator, StatefulOperator
 from zephon.recipe import operator_fingerprint
@@ -317,10 +318,10 @@ def _with_provenance(groups: Groups) -> list[pa.RecordBatch]:
     for group in groups:
         size = group.num_rows
         columns = {
-            record_groups.COMPONENT: pa.array(np.zeros(size, dtype=np.int32)),
-            record_groups.PASS: pa.array(np.zeros(size, dtype=np.int64)),
-            record_groups.SHARD: pa.array(np.zeros(size, dtype=np.int32)),
-            record_groups.ROW: pa.array(np.arange(row, row + size, dtype=np.int64)),
+            record_groups.COMPONENT: to_arrow(np.zeros(size, dtype=np.int32)),
+            record_groups.PASS: to_arrow(np.zeros(size, dtype=np.int64)),
+            record_groups.SHARD: to_arrow(np.zeros(size, dtype=np.int32)),
+            record_groups.ROW: to_arrow(np.arange(row, row + size, dtype=np.int64)),
         }
         for name, values in columns.items():
             if name not in group.schema.names:
