@@ -22,7 +22,7 @@ _FLAT = 1.05
 
 def measure(setting: Setting) -> list[Result]:
     """Eight lanes, the threads runner. The reader of token lists is slow, so that the loader fills its budget; that of text is quick."""
-    seconds = 3.0 if setting.quick else 24.0
+    seconds = 3.0 if setting.quick else 40.0
     made = text(setting.folder, 2 if setting.quick else 24)
     lists = documents_of_tokens_file(setting.folder, 10_000 if setting.quick else 200_000)
     results = []

@@ -88,6 +88,7 @@ class Run:
                 options.max_bytes >> 20,
             )
         load = Load()
+        chunk_bytes = min(CHUNK_BYTES * 4, options.max_bytes // 8)
         context = LaneContext(
             plan=definition.plan,
             levels=definition.levels,
@@ -97,7 +98,7 @@ class Run:
             submit_fetch=self._submit_fetch,
             submit_stage=self._submit_stage,
             on_failures=self._quarantine.take,
-            chunk_bytes=min(CHUNK_BYTES * 4, options.max_bytes // 8),
+            chunk_bytes=chunk_bytes,
             load=load,
             woke=self._woke,
         )
@@ -106,7 +107,7 @@ class Run:
             definition.cut,
             ledger=self.ledger,
             load=load,
-            budget=options.max_bytes // 2,
+            budget=options.max_bytes // 2 - chunk_bytes,  # what is admitted below it may grow by a chunk
             tasks=0 if self._inline else options.worker_count + 2,
             prefetch=1 if self._inline else options.prefetch_batches,
             empty_rows=self._make_empty_row,

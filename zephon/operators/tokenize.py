@@ -16,7 +16,7 @@ from zephon.arrays import empty, to_numpy
 from zephon.errors import DataError, RecipeError, Where, unknown
 from zephon.keys import I64
 from zephon.operators.text_encoder import TextEncoder, default_frame
-from zephon.operators.token_backends.base import I32
+from zephon.operators.token_backends.base import I32, flat
 from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load_tokenizer
 from zephon.plugin import Drops, Operator, Outcome
 
@@ -196,7 +196,8 @@ class BoundTokenize:
     def __call__(self, group: pa.RecordBatch) -> Outcome:
         """Tokenise a group."""
         settings = self._settings
-        ids, lengths = self._encoder.encode(_texts(group, settings))
+        # in parts: what each leaves behind in the heap of its thread is small, and used again by the next
+        ids, lengths = flat([self._encoder.encode(_texts(part, settings)) for part in _parts(group, settings.field)])
         begins = np.cumsum(lengths) - lengths
         dropped = _Dropped(group)
         real = lengths > 0
@@ -300,6 +301,17 @@ class _Dropped:
         sums = {int(c): int(amounts[components == c].sum()) for c in np.unique(components)}
         if any(sums.values()):
             self._tokens[reason] = {c: n for c, n in sums.items() if n}
+
+
+def _parts(group: pa.RecordBatch, field: str) -> list[pa.RecordBatch]:
+    """The group in slices of about `_BYTES_AT_ONCE` of text; one where that is all there is."""
+    index = group.schema.get_field_index(field)
+    size = 0 if index < 0 else group.column(index).nbytes
+    rows = max(1, group.num_rows * _BYTES_AT_ONCE // max(1, size))
+    return [group.slice(at, rows) for at in range(0, group.num_rows, rows)] or [group]
+
+
+_BYTES_AT_ONCE = 1 << 18
 
 
 def _texts(group: pa.RecordBatch, settings: Tokenize) -> list[str]:
