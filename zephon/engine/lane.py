@@ -397,8 +397,12 @@ class Lane:
         return taken
 
     def drop_rest(self) -> pa.RecordBatch | None:
-        """Give up the sequences that are left at the lane's end (too few for a step); what they were, for the ledger."""
-        left = [r.group.slice(r.at) for r in self._ready if isinstance(r, _Ready)]
+        """Give up the sequences that are ready (at the lane's end: too few for a step); what they were, for the ledger."""
+        given_up = [r for r in self._ready if isinstance(r, _Ready)]
+        left = [r.group.slice(r.at) for r in given_up]
+        gone = sum(r.nbytes for r in given_up)
+        self._hold(-gone)
+        self._context.load.ready -= gone
         self._ready = deque([Mark.END])
         self.available = 0
         return groups.concat(left) if left else None
