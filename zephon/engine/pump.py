@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.engine.counts import record_counts
+from zephon.engine.faults import placed
 from zephon.engine.lane import Lane, Load
 from zephon.engine.ledger import Ledger
 from zephon.engine.state import LaneState
-from zephon.errors import InternalError, ZephonError
+from zephon.errors import DataError, InternalError, ZephonError, at
 
 log = logging.getLogger("zephon.engine")
 
@@ -234,7 +235,8 @@ class Pump:
             self._drop(lane)
         first, self._first = self._first, False
         available = min(want, lane.available)
-        group, empty = self._fill(lane.take(want), available, want)
+        with at(operator="batch", lane=lane.number):
+            group, empty = self._fill(lane.take(want), available, want)
         index = done // self.cut.microbatch
         if not self._batch_bytes and group is not None:
             self._batch_bytes = group.nbytes
@@ -317,12 +319,26 @@ class Pump:
                 parts = [*parts, *([empty] * missing)]
             else:
                 missing = 0
-        return (groups.concat(parts) if parts else None), missing
+        return (_joined(parts) if parts else None), missing
 
     def _empty_row(self) -> pa.RecordBatch | None:
         if not self._empty_known:
             self._empty, self._empty_known = self._empty_rows(), True
         return self._empty
+
+
+def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """The parts as one group. Raises `DataError` naming the first record that doesn't go with those before it."""
+    try:
+        return groups.concat(parts)
+    except DataError as error:
+        schema = parts[0].schema
+        for part in parts:
+            try:
+                schema = groups.unify(schema, part.schema)
+            except DataError:
+                raise placed(error, part) from error
+        raise
 
 
 class BackgroundPump:
