@@ -45,16 +45,20 @@ def settle(steps: Steps, datasets: Sequence[Dataset], default: Policy) -> list[t
     names = [d.name for d in datasets]
     settled: list[tuple[Operator, Policy]] = []
     special: dict[str, int] = {}
+    tokenizer: Any = None
     for op, policy in steps:
         known = {f.name for f in fields(op)}
         with at(operator=op.name):
             if "pad_token_id" in known and getattr(op, "pad_token_id", None) is None and special:
                 pad = special.get("pad_token_id", special.get("eos_token_id"))
                 op = _with(op, pad_token_id=pad)
+            elif "pad_token_id" in known and tokenizer is not None:
+                tokenizer.check_ids({"pad_token_id": vars(op)["pad_token_id"]}, op.name)
             if "component_groups" in known and getattr(op, "groups", None) and getattr(op, "component_groups", None) is None:
                 op = _with(op, component_groups=_component_groups(vars(op)["groups"], names))
         if isinstance(op, CountsTokens) and hasattr(op, "special_ids"):
             special = {k: v for k, v in op.special_ids().items() if v is not None}
+            tokenizer = op if hasattr(op, "check_ids") else None
         settled.append((op, policy or default))
     return settled
 

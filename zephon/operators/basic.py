@@ -102,7 +102,7 @@ class Map(Operator):
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
         row = group.slice(origin[high - 1], 1)
-        place = {
+        place: dict[str, Any] = {
             name: int(groups.ints(row, column)[0])
             for name, column in (("row", groups.ROW), ("shard", groups.SHARD), ("component", groups.COMPONENT))
             if row.schema.get_field_index(column) >= 0
