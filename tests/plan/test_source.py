@@ -333,7 +333,9 @@ def test_token_weights_divide_by_tokens_per_record(ratio: float, lanes: int) -> 
 
 def early(records: int, rows: int, **settings: Any) -> StaticMixtureWorkSource:
     """`warm` is only drawn in the first phase, half of it."""
-    mixture = MixtureSpec(phases=[Phase(weights={"warm": 1, "main": 1}, records=records), Phase(weights={"warm": 0, "main": 1})])
+    mixture = MixtureSpec(
+        phases=[Phase(weights={"warm": 1, "main": 1}, records=records), Phase(weights={"warm": 0, "main": 1})]
+    )
     return StaticMixtureWorkSource([planned("warm", rows), planned("main", 50)], mixture, chunk_size=5, **settings)
 
 

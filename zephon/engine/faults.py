@@ -64,6 +64,15 @@ class Losses:
         add_counts(self.tokens_in, other.tokens_in)
         self.failures += other.failures
 
+    def balance(self, operator: str, missing_rows: Counts, missing_tokens: Counts) -> None:
+        """Count what an operator left out without a word, and (what is below 0) what it made."""
+        for missing, dropped, added in (
+            (missing_rows, self.rows, self.added),
+            (missing_tokens, self.tokens, self.tokens_added),
+        ):
+            _add(added, operator, {c: -n for c, n in missing.items() if n < 0})
+            _add(dropped, (operator, "left out"), {c: n for c, n in missing.items() if n > 0})
+
     def of_drops(self, operator: str, group: pa.RecordBatch, drops: Drops) -> tuple[Counts, Counts]:
         """Count what an operator reported for its input group; the rows and tokens of that, by component.
 
@@ -176,18 +185,12 @@ def _balance(operator: str, group: pa.RecordBatch, made: pa.RecordBatch, rows: C
     """Count the rows and tokens that an operator made, or left out without a word (`rows` and `tokens` are what it did report)."""
     rows_before, tokens_before = record_counts(group)
     rows_after, tokens_after = record_counts(made)
-    missing = difference(rows_before, rows_after, rows)
-    if missing:
-        _add(losses.added, operator, {c: -n for c, n in missing.items() if n < 0})
-        _add(losses.rows, (operator, "left out"), {c: n for c, n in missing.items() if n > 0})
+    losses.balance(operator, difference(rows_before, rows_after, rows), {})
     if has_documents(made) and not has_documents(group):
         add_counts(losses.tokens_in, tokens_after)
         add_counts(losses.tokens_in, tokens)  # what tokenising cut off came in, too
         return
-    missing = difference(tokens_before, tokens_after, tokens)
-    if missing:
-        _add(losses.tokens_added, operator, {c: -n for c, n in missing.items() if n < 0})
-        _add(losses.tokens, (operator, "left out"), {c: n for c, n in missing.items() if n > 0})
+    losses.balance(operator, {}, difference(tokens_before, tokens_after, tokens))
 
 
 def placed(error: ZephonError, group: pa.RecordBatch, operator: str | None = None) -> ZephonError:

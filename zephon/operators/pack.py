@@ -39,6 +39,7 @@ class PackFlat(StatefulOperator):
 
     name: ClassVar[str] = "pack_flat"
     takes_views: ClassVar[bool] = True
+    balances: ClassVar[bool] = True
 
     max_length: int
     algorithm: Algorithm = "wrap"

@@ -50,7 +50,9 @@ class LoadedTokenizer:
         for name, token in ids.items():
             if token is not None and not self.has(token):
                 size = len(self.slow) if self.fast is None else self.fast.get_vocab_size()
-                raise RecipeError(f"{name} of {operator} is {token}; the tokenizer's vocabulary of {size:,} tokens has no such id")
+                raise RecipeError(
+                    f"{name} of {operator} is {token}; the tokenizer's vocabulary of {size:,} tokens has no such id"
+                )
 
 
 def load_tokenizer(spec: Any) -> LoadedTokenizer:
