@@ -66,8 +66,9 @@ def walk(
             return True
         return rule in ("stop", "redistribute") and limit is not None and given[component] >= limit
 
+    goals = [c for c, (rule, _, _) in enumerate(endings) if rule == "all"]
+
     def goals_met() -> bool:
-        goals = [c for c, (rule, _, _) in enumerate(endings) if rule == "all"]
         return bool(goals) and all(given[c] >= (endings[c][1] or 0) for c in goals)
 
     drawn_ever = {c for order, _ in phases for c in order}
@@ -75,6 +76,11 @@ def walk(
         return [], True
     draws: list[tuple[int, int] | None] = []
     for order, length in phases:
+        if length is None and goals:
+            # in the last phase, those that it doesn't draw have no more passes to make
+            goals = [c for c in goals if c in order]
+            if all(given[c] >= (endings[c][1] or 0) for c in goals):
+                return draws, True
         left = [c for c in order if not finished(c)]
         at = phase_key % len(left) if left else 0
         taken = 0

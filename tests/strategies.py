@@ -164,18 +164,20 @@ def drive(
     return Driven(out, merge_states(states))
 
 
-def reference(recipe: Recipe, steps: int) -> tuple[list[Rows], int | None]:
-    """The global stream on one rank, inline, uninterrupted: rows of each step (at most `steps`), and where a finite run ended."""
-    pipeline = recipe.pipeline(runner="inline", max_steps=None if recipe.passes else steps)
+def reference(recipe: Recipe, steps: int) -> tuple[list[Rows], None]:
+    """The global stream on one rank, inline, uninterrupted: the rows of each of `steps` steps, as `max_steps` cuts them."""
     found: dict[int, Rows] = {}
-    ended = recipe.passes is not None
-    for batch in pipeline:
-        if batch.step >= steps:
-            ended = False
-            break
+    for batch in recipe.pipeline(runner="inline", max_steps=steps):
         found.setdefault(batch.step, []).extend(rows_of(batch))
-    rows = [found[s] for s in sorted(found)]
-    return rows + [[] for _ in range(steps - len(rows))], len(rows) if ended else None
+    return [found.get(s, []) for s in range(steps)], None
+
+
+def to_the_end(recipe: Recipe) -> list[Rows]:
+    """The rows of each step of a finite recipe on one rank, inline, which ends by itself."""
+    found: dict[int, Rows] = {}
+    for batch in recipe.pipeline(runner="inline"):
+        found.setdefault(batch.step, []).extend(rows_of(batch))
+    return [found[s] for s in range(len(found))]
 
 
 def quietly(function: Any, *values: Any, **settings: Any) -> Any:

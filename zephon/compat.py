@@ -58,23 +58,39 @@ def translate_settings(operator: str, settings: Mapping[str, Any]) -> dict[str, 
     """An operator's settings in our names."""
     out = dict(settings)
     if operator == "tokenize":
-        split, truncate = out.pop("split_long_samples", None), out.pop("truncation", None)
-        if split and truncate:
-            raise RecipeError("split_long_samples and truncation exclude each other")
-        if split or truncate:
-            out.setdefault("over_long", "split" if split else "truncate")
-        if out.get("over_long") and out.get("max_length") is None:
-            raise RecipeError("splitting or truncating long documents needs max_length")
+        _translate_over_long(out)
     if operator == "pack_flat":
         if "max_sequences_per_bin" in out:
             out["max_documents"] = out.pop("max_sequences_per_bin")
-        if out.pop("drop_oversized", False):
-            out.setdefault("over_long", "drop")
+        drop, policy = out.pop("drop_oversized", None), out.get("over_long")
+        if drop is not None and policy is not None and bool(drop) != (policy == "drop"):
+            raise RecipeError(f"drop_oversized={drop!r} and over_long={policy!r} contradict each other")
+        if drop:
+            out["over_long"] = "drop"
         out.pop("emit_positions", None)
         out.pop("parallelism", None)
         if out.get("homogeneity") == "groups":
             out["homogeneity"] = "group"
     return out
+
+
+def _translate_over_long(out: dict[str, Any]) -> None:
+    """`split_long_samples` and `truncation` of `tokenize` to `over_long`."""
+    split, truncate, policy = out.pop("split_long_samples", None), out.pop("truncation", None), out.get("over_long")
+    if split and truncate:
+        raise RecipeError("split_long_samples and truncation exclude each other")
+    for name, value, means in (("split_long_samples", split, "split"), ("truncation", truncate, "truncate")):
+        if policy is not None and value is not None and bool(value) != (policy == means):
+            raise RecipeError(f"{name}={value!r} and over_long={policy!r} contradict each other")
+    if split or truncate:
+        out["over_long"] = "split" if split else "truncate"
+    elif split is not None and policy is None and out.get("max_length") is not None:
+        raise RecipeError(
+            f"split_long_samples={split!r} leaves open what becomes of texts with more than max_length={out['max_length']!r} tokens",
+            hint="give truncation=True, or over_long='drop' (counted), or leave max_length out: a packer takes any length",
+        )
+    if out.get("over_long") and out.get("max_length") is None:
+        raise RecipeError("splitting, truncating or dropping long documents needs max_length")
 
 
 OPERATOR_NAMES = {"map_transform": "map", "pack_sequences": "pack_flat"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -44,16 +45,20 @@ def settle(steps: Steps, datasets: Sequence[Dataset], default: Policy) -> list[t
     names = [d.name for d in datasets]
     settled: list[tuple[Operator, Policy]] = []
     special: dict[str, int] = {}
+    tokenizer: Any = None
     for op, policy in steps:
         known = {f.name for f in fields(op)}
         with at(operator=op.name):
             if "pad_token_id" in known and getattr(op, "pad_token_id", None) is None and special:
                 pad = special.get("pad_token_id", special.get("eos_token_id"))
                 op = _with(op, pad_token_id=pad)
+            elif "pad_token_id" in known and tokenizer is not None:
+                tokenizer.check_ids({"pad_token_id": vars(op)["pad_token_id"]}, op.name)
             if "component_groups" in known and getattr(op, "groups", None) and getattr(op, "component_groups", None) is None:
                 op = _with(op, component_groups=_component_groups(vars(op)["groups"], names))
         if isinstance(op, CountsTokens) and hasattr(op, "special_ids"):
             special = {k: v for k, v in op.special_ids().items() if v is not None}
+            tokenizer = op if hasattr(op, "check_ids") else None
         settled.append((op, policy or default))
     return settled
 
@@ -89,23 +94,36 @@ def check_schemas(steps: Sequence[tuple[Operator, Policy]], schema: pa.Schema | 
     return schema
 
 
-def recipe_of(
-    source: StaticMixtureWorkSource,
-    datasets: Sequence[Dataset],
-    steps: Sequence[tuple[Operator, Policy]],
-    options: Options,
-    per_step: int,
-) -> dict[str, Any]:
-    """Everything that determines the bytes, as plain values."""
-    return {
-        "lanes": options.lane_count,
-        "sequences_per_lane_and_step": per_step,
-        "flush_every_chunks": options.flush_every_chunks,
-        "source": source.recipe(),
-        "datasets": [d.fingerprint() for d in datasets],
-        "on_error": options.on_error,
-        "operators": [operator_recipe(op) | ({} if p == options.on_error else {"on_error": p}) for op, p in steps],
-    }
+@dataclass(frozen=True)
+class Settled:
+    """What a pipeline comes down to with these options: operators with everything filled in, and how steps are cut."""
+
+    source: StaticMixtureWorkSource
+    datasets: Sequence[Dataset]
+    steps: Sequence[tuple[Operator, Policy]]
+    options: Options
+    cutting: Mapping[str, Any]
+    """`per_step` (sequences per lane and step), `microbatch`, `drop_last`."""
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        """Everything that determines the bytes, as plain values."""
+        options = self.options
+        return {
+            "lanes": options.lane_count,
+            "sequences_per_lane_and_step": self.cutting["per_step"],
+            "flush_every_chunks": options.flush_every_chunks,
+            "source": self.source.recipe(),
+            "datasets": [d.fingerprint() for d in self.datasets],
+            "on_error": options.on_error,
+            "operators": [operator_recipe(op) | ({} if p == options.on_error else {"on_error": p}) for op, p in self.steps],
+            "drop_last": self.cutting["drop_last"],
+        }
+
+    @property
+    def owned(self) -> list[int]:
+        """This rank's lanes."""
+        return list(self.options.owned_lanes()[0])
 
 
 def prime_source(
@@ -120,14 +138,15 @@ def prime_source(
     source.prime(measure(datasets, steps, columns=wanted, samples=estimation.calibration_samples, count=estimation.measure))
 
 
-def make_definition(
-    source: StaticMixtureWorkSource,
-    datasets: Sequence[Dataset],
-    steps: Sequence[tuple[Operator, Policy]],
-    options: Options,
-    cutting: Mapping[str, Any],
-) -> Definition:
+def make_definition(settled: Settled) -> Definition:
     """Plan, levels and cut; raises `RecipeError` for everything that can be known before the run."""
+    source, datasets, steps, options, cutting = (
+        settled.source,
+        settled.datasets,
+        settled.steps,
+        settled.options,
+        settled.cutting,
+    )
     owned, padding = options.owned_lanes()
     drawn = [any(float(p.weights[d.name]) > 0 for p in source.mixture.all_phases()) for d in datasets]
     available = {name for d, used in zip(datasets, drawn, strict=True) if used for name in d.schema.names}
@@ -150,9 +169,22 @@ def make_definition(
         padding_lanes=padding,
         finite=finite,
         max_steps=options.max_steps,
+        agreed=options.agree is not None or (options.ranks == 1 and options.max_steps is None),
     )
     levels = cut_levels(steps)
-    return Definition(plan, datasets, levels, columns, options, list(owned), cut, source.seed, out_schema)
+    return Definition(
+        plan,
+        datasets,
+        levels,
+        columns,
+        options,
+        list(owned),
+        cut,
+        source.seed,
+        out_schema,
+        settled.recipe,
+        source.tokens_per_record,
+    )
 
 
 def _check_first_columns(steps: Sequence[tuple[Operator, Policy]], available: Sequence[str]) -> None:

@@ -13,8 +13,13 @@ from zephon.errors import CheckpointError
 from zephon.options import Options
 
 
-def exchange_states(state: Mapping[str, Any], options: Options) -> list[dict[str, Any]]:
+def exchange_states(state: Mapping[str, Any], options: Options, *, position: int) -> list[dict[str, Any]]:
     """Write this rank's state, wait for those of the others, and return all. Every rank must call it at the same position.
+
+    Args:
+        state: this rank's.
+        options: where, for how long, and which ranks there are.
+        position: sequences that this rank delivered in all, empty ones included: the same number on all ranks.
 
     Raises:
         CheckpointError: a rank's file did not appear within `aggregate_timeout_s` seconds.
@@ -22,10 +27,9 @@ def exchange_states(state: Mapping[str, Any], options: Options) -> list[dict[str
     assert options.aggregate_dir is not None
     folder = Path(options.aggregate_dir) / (options.run_id or "run")
     folder.mkdir(parents=True, exist_ok=True)
-    # named by the position in the stream and not by a count of calls, which begins again with every process: what an earlier job
-    # left behind for the same position is the same state
-    totals = [values[2] for values in state["lanes"].values()]
-    place = f"{min(totals, default=0)}-{max(totals, default=0)}"
+    # named by recipe and position and not by a count of calls, which begins again with every process: what an earlier job left
+    # behind under the same name is the same state
+    place = f"{state['fingerprint'][:16]}-{position}"
     mine = folder / f"state-{place}-rank-{options.rank:05d}-of-{options.ranks:05d}.json"
     part = mine.with_suffix(f".{os.getpid()}.part")
     part.write_text(json.dumps(state))

@@ -368,9 +368,26 @@ def concat(groups: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     try:
         table = pa.concat_tables([pa.Table.from_batches([g]) for g in groups], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise DataError(f"groups don't go together: {error}") from error
+        raise _apart(error) from error
     batches = table.combine_chunks().to_batches()
     return batches[0] if batches else empty_group(table.schema)
+
+
+def unify(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """The schema of groups of both, as `concat` makes it. Raises `DataError` where they don't go together."""
+    if one.equals(other):
+        return one
+    try:
+        return pa.unify_schemas([one, other], promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise _apart(error) from error
+
+
+def _apart(error: Exception) -> DataError:
+    return DataError(
+        f"values of types that don't go together: {error}",
+        hint="a function gives one type here and another there; declare what it gives, as in map(fn, output={'x': 'int64'})",
+    )
 
 
 def empty_group(schema: pa.Schema) -> pa.RecordBatch:

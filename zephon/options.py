@@ -55,7 +55,8 @@ class Options:
     max_steps: int | None = None
     """Deliver exactly so many steps (counted from the beginning of the run, not from a restore)."""
     agree: Callable[[bool], bool] | None = None
-    """For a finite run on several ranks: told once per step whether this rank has nothing left; answers whether no rank has."""
+    """For a finite run on several ranks: a logical AND over them. Told a flag once per step, it answers whether all ranks said True; so
+    they end at one step. (Without `drop_last` the flag is that this rank has nothing left, with it that all its lanes fill the step.)"""
     on_error: Policy = "raise"
     """Part of the recipe. What becomes of a record that can't be read or that an operator fails on."""
     quarantine: str | None = None

@@ -14,11 +14,11 @@ import pyarrow as pa
 from zephon import groups
 from zephon.batch import Batch
 from zephon.compat import OPERATOR_NAMES, translate_options, translate_settings
-from zephon.compose import make_definition, read_exclusions, recipe_of, settle
+from zephon.compose import Settled, make_definition, read_exclusions, settle
 from zephon.dataset import Dataset
 from zephon.engine.faults import POLICIES, Policy
 from zephon.engine.run import Definition, Run
-from zephon.engine.state import LaneState, load_state, make_state, merge_states
+from zephon.engine.state import LaneState, load_state, make_state, merge_states, padding_total, stated_padding
 from zephon.errors import CheckpointError, RecipeError, unknown
 from zephon.exchange import exchange_states
 from zephon.options import Options, whole
@@ -45,6 +45,7 @@ class Pipeline:
         self._batch: dict[str, Any] = {}
         self._batch_functions: list[Callable[[Batch], Any]] = []
         self._restored: dict[str, Any] | None = None
+        self._settled: Settled | None = None
         self._last: Run | None = None
         self._live: weakref.ref[Run] | None = None
 
@@ -64,6 +65,7 @@ class Pipeline:
                 hint="batch() is the last step; use map_batch for whole batches",
             )
         self._steps.append((operator, on_error))
+        self._settled = None
         return self
 
     def __getattr__(self, name: str) -> Callable[..., Pipeline]:
@@ -94,8 +96,9 @@ class Pipeline:
             microbatch_size: sequences per batch.
             global_batch_size: sequences per step over all lanes; default: lanes * microbatch_size. Microbatch size and gradient
                 accumulation may change at a restore as long as the sequences per lane and step stay the same.
-            drop_last: a lane's last sequences that don't fill its part of a step: True: dropped and counted; default: delivered,
-                filled up with empty sequences (or, where rows have no fixed layout, as a shorter batch).
+            drop_last: True: the run ends, on all ranks, before the first step that some lane can't fill, and what is left in the lanes
+                is dropped and counted (with `max_steps` alone, which ends nothing early: lane by lane). Default: all is delivered,
+                filled up with empty sequences (or, where rows have no fixed layout, in shorter batches and batches of no rows).
 
         Raises:
             RecipeError: a size below 1.
@@ -105,6 +108,7 @@ class Pipeline:
             "global": whole("global_batch_size", global_batch_size, least=1),
             "drop_last": bool(drop_last),
         }
+        self._settled = None
         return self
 
     def map_batch(self, function: Callable[[Batch], Any]) -> Pipeline:
@@ -124,6 +128,7 @@ class Pipeline:
     def options(self, **changes: Any) -> Pipeline:
         """Set options (see `zephon.options.Options`); calls accumulate, the later one wins. Unknown names are an error."""
         self._options = self._options.updated(**translate_options(changes))
+        self._settled = None
         return self
 
     @property
@@ -143,9 +148,15 @@ class Pipeline:
                 dataset.use_io_options(self._options.io_options)
         return datasets
 
-    def _parts(self) -> tuple[list[Dataset], list[tuple[Operator, Policy]], dict[str, Any]]:
+    def _settle(self) -> Settled:
+        """Everything filled in; made once for as long as nothing is added or set, since states ask for it each time."""
+        _check_ranks(self._options)
+        if self._settled is None:
+            self._settled = self._settle_anew()
+        return self._settled
+
+    def _settle_anew(self) -> Settled:
         options = self._options
-        _check_ranks(options)
         lanes = options.lane_count
         microbatch, total = self._batch.get("microbatch", 1), self._batch.get("global")
         if total is not None and total % lanes:
@@ -157,27 +168,16 @@ class Pipeline:
         steps = settle(self._steps, datasets, options.on_error)
         if options.quarantine is None and "quarantine" in (options.on_error, *(policy for _, policy in steps)):
             raise RecipeError('on_error="quarantine" needs a file to write to', hint="set options(quarantine=PATH)")
-        return (
-            datasets,
-            steps,
-            {"per_step": per_step, "microbatch": microbatch, "drop_last": self._batch.get("drop_last", False)},
-        )
+        cutting = {"per_step": per_step, "microbatch": microbatch, "drop_last": self._batch.get("drop_last", False)}
+        return Settled(self.source, datasets, steps, options, cutting)
 
     def recipe(self) -> dict[str, Any]:
         """All that determines the bytes, as plain values; reads metadata only."""
-        datasets, steps, cutting = self._parts()
-        return self._recipe(datasets, steps, cutting)
-
-    def _recipe(
-        self, datasets: list[Dataset], steps: list[tuple[Operator, Policy]], cutting: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        made = recipe_of(self.source, datasets, steps, self._options, int(cutting["per_step"]))
-        made["drop_last"] = cutting["drop_last"]
-        return made
+        return dict(self._settle().recipe)
 
     def preflight_tokenizers(self) -> Pipeline:
         """Load every tokenizer now, to fail now; no iteration."""
-        for op, _ in self._parts()[1]:
+        for op, _ in self._settle().steps:
             if hasattr(op, "token_column"):
                 op.bind()
         return self
@@ -188,9 +188,9 @@ class Pipeline:
         return self._iterate()
 
     def _iterate(self) -> Iterator[Any]:
-        definition, start = self._prepare()
-        run = Run(definition, start, lambda: make_runner(definition.options.runner, workers=definition.options.worker_count))
-        self._last, self._live = run, weakref.ref(run)
+        run = self._make_run()
+        definition = run.definition
+        self._last, self._live, self._restored = run, weakref.ref(run), None
         names = tuple(d.name for d in definition.datasets)
         defaults = batch_defaults([op for level in definition.levels for op, _ in level.stage.steps], definition)
         schema = definition.schema or pa.schema([])
@@ -218,18 +218,21 @@ class Pipeline:
         finally:
             run.close()
 
-    def _prepare(self) -> tuple[Definition, dict[int, LaneState]]:
-        datasets, steps, cutting = self._parts()
-        owned, _ = self._options.owned_lanes()
-        start = {lane: LaneState() for lane in owned}
+    def _make_run(self) -> Run:
+        self._settled = None  # an `exclude` file may have grown since
+        settled = self._settle()
+        start = {lane: LaneState() for lane in settled.owned}
+        padding = 0
         if self._restored is not None:
-            state, self._restored = self._restored, None
-            start = load_state(state, recipe=self._recipe(datasets, steps, cutting), owned=list(owned))
-            self._adopt(state)
-        return make_definition(self.source, datasets, steps, self._options, cutting), start
+            start = load_state(self._restored, recipe=settled.recipe, owned=settled.owned)
+            padding = padding_total(start, stated_padding(self._restored, settled.owned), settled.cutting["per_step"])
+            self._adopt(self._restored)
+        definition = make_definition(settled)
+        options = definition.options
+        return Run(definition, start, lambda: make_runner(options.runner, workers=options.worker_count), padding=padding)
 
     def _adopt(self, state: Mapping[str, Any]) -> None:
-        if self.source.requires_token_priming and state.get("tokens_per_record"):
+        if self.source.token_estimation is not None and state.get("tokens_per_record"):
             self.source.prime(state["tokens_per_record"])
 
     # ------------------------------------------------------------------------------------------------ checkpoints
@@ -239,18 +242,23 @@ class Pipeline:
 
         With `aggregate_dir` it is the merged state of all ranks, exchanged through that folder.
         """
-        datasets, steps, cutting = self._parts()
-        owned, _ = self._options.owned_lanes()
-        recipe = self._recipe(datasets, steps, cutting)
-        if self._restored is not None:
-            lanes = load_state(self._restored, recipe=recipe, owned=list(owned))
-            tokens = self._restored.get("tokens_per_record") or self.source.tokens_per_record
+        if self._restored is None and self._last is not None:
+            definition, options = self._last.definition, self._last.definition.options
+            recipe, tokens, per_step = definition.recipe, definition.tokens_per_record, definition.cut.per_step
+            lanes, padding = dict(self._last.lane_states), self._last.padding
         else:
-            lanes = dict(self._last.lane_states) if self._last is not None else {lane: LaneState() for lane in owned}
-            tokens = self.source.tokens_per_record
-        state = make_state(recipe=recipe, lanes=lanes, tokens_per_record=tokens)
-        if self._options.aggregate_dir is not None:
-            state = merge_states(exchange_states(state, self._options))
+            settled = self._settle()
+            options, recipe, per_step = settled.options, settled.recipe, settled.cutting["per_step"]
+            lanes, padding, tokens = {lane: LaneState() for lane in settled.owned}, 0, self.source.tokens_per_record
+            if self._restored is not None:
+                lanes = load_state(self._restored, recipe=recipe, owned=settled.owned)
+                padding = padding_total(lanes, stated_padding(self._restored, settled.owned), per_step)
+                tokens = self._restored.get("tokens_per_record") or tokens
+        pads = options.owned_lanes()[1]
+        state = make_state(recipe=recipe, lanes=lanes, tokens_per_record=tokens, padding=padding if pads else None)
+        if options.aggregate_dir is not None:
+            position = sum(lane.total for lane in lanes.values()) + pads * padding
+            state = merge_states(exchange_states(state, options, position=position))
         return state
 
     def restore(self, state: Mapping[str, Any]) -> Pipeline:
@@ -259,10 +267,9 @@ class Pipeline:
         Raises:
             CheckpointError: not a state, of another recipe (with what differs), or a lane of this rank is missing.
         """
-        datasets, steps, cutting = self._parts()
-        owned, _ = self._options.owned_lanes()
-        lanes = load_state(state, recipe=self._recipe(datasets, steps, cutting), owned=list(owned))
-        _warn_uneven(lanes, int(cutting["per_step"]))
+        settled = self._settle()
+        lanes = load_state(state, recipe=settled.recipe, owned=settled.owned)
+        _warn_uneven(lanes, settled.cutting["per_step"], stated_padding(state, settled.owned))
         self._restored = dict(state)
         self._adopt(state)
         self._live = None
@@ -289,8 +296,8 @@ class Pipeline:
 
     def explain(self) -> str:
         """The pipeline in words: data sets, shares, steps, stages, lanes; reads metadata only."""
-        datasets, steps, cutting = self._parts()
-        return explain(self.source, datasets, steps, self._options, cutting)
+        settled = self._settle()
+        return explain(settled.source, settled.datasets, settled.steps, settled.options, settled.cutting)
 
     def stats(self) -> dict[str, Any]:
         """What the last iteration has done so far: bytes held, units read, sequences, padding."""
@@ -303,7 +310,7 @@ class Pipeline:
         return make_torch_dataset(self, stateful=stateful)
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_last": None, "_live": None}
+        return vars(self) | {"_last": None, "_live": None, "_settled": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -365,9 +372,9 @@ def _check_ranks(options: Options) -> None:
         )
 
 
-def _warn_uneven(lanes: Mapping[int, LaneState], per_step: int) -> None:
-    steps = {state.total for state in lanes.values()}
-    if len(steps) > 1 or any(total % per_step for total in steps):
+def _warn_uneven(lanes: Mapping[int, LaneState], per_step: int, padding: int | None) -> None:
+    steps = {state.total for state in lanes.values()} | {padding_total(lanes, padding, per_step)}
+    if len(steps) > 1:
         warnings.warn(
             "this state was taken mid-window: inside a step, when some lanes had delivered more than others; "
             "it resumes exactly on the same number of ranks",

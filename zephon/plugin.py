@@ -326,6 +326,9 @@ class StatefulOperator(Operator):
     takes_views: ClassVar[bool] = False
     """Its accumulator and gather read list columns by `groups.list_spans` and `list_lengths`, so they may be given list views, which
     share memory with other groups: lists that come straight from the source are then not copied before they are gathered."""
+    balances: ClassVar[bool] = False
+    """Its accumulator makes sure at each flush that every row and token came out or is in its drops, and raises where not. Else the
+    engine counts what goes in and what the gather gives; what nobody reported is then dropped as "left out", or added."""
 
     @abstractmethod
     def accumulator(self, where: LaneWindow) -> Accumulator:

@@ -139,6 +139,7 @@ class TokenizeInterleaved(CollatesVision, Operator):
     def special_ids(self) -> dict[str, int]:
         """The special tokens that are known, for operators that follow: `bos_token_id`, `eos_token_id`, `pad_token_id`, .."""
         given = {n: getattr(self, n) for n in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        self.loaded.check_ids(self.name, given)
         return {**self.loaded.special, **{name: value for name, value in given.items() if value is not None}}
 
     def bind(self) -> BoundTokenizeInterleaved:

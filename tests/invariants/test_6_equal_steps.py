@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operators_for_tests import Encode, Fragile
-from strategies import MIXED, PAD, Recipe, Rows, Topology, quietly, recipes, reference, rows_of, topologies
+from strategies import MIXED, PAD, Recipe, Rows, Topology, quietly, recipes, rows_of, to_the_end, topologies
 
 from zephon import merge_states
 from zephon.errors import RecipeError
@@ -43,7 +43,13 @@ class Agreement:
 
 
 def run_ranks(
-    recipe: Recipe, topology: Topology, *, state: Any = None, stop_after: int | None = None, **options: Any
+    recipe: Recipe,
+    topology: Topology,
+    *,
+    state: Any = None,
+    stop_after: int | None = None,
+    accounts: list[dict[str, Any]] | None = None,
+    **options: Any,
 ) -> tuple[list[list[tuple[int, int, int, Rows]]], dict[str, Any]]:
     """All ranks at once, in threads, until they agree on the end (or a number of steps): each one's batches; and their state."""
     agreement = Agreement(topology.world)
@@ -66,6 +72,8 @@ def run_ranks(
                 found[rank].append((batch.step, batch.lane, batch.index, rows_of(batch)))
             states[rank] = pipeline.checkpoint()
             batches.close()  # type: ignore[attr-defined]
+            if accounts is not None:
+                accounts.append(pipeline.accounting())
         except BaseException as error:
             errors.append(error)
             agreement.abort()
@@ -89,11 +97,10 @@ def global_rows(found: list[list[tuple[int, int, int, Rows]]]) -> list[Rows]:
 @settings(max_examples=50)
 @given(data=st.data(), recipe=recipes(passes=1))
 def test_ranks_that_agree_end_at_one_step_with_every_row_delivered(data: st.DataObject, recipe: Recipe) -> None:
-    want, ended = reference(recipe, 10**3)
-    assert ended is not None
+    want = to_the_end(recipe)
     topology = data.draw(topologies(recipe))
     found, _ = run_ranks(recipe, topology)
-    assert global_rows(found) == want[:ended]
+    assert global_rows(found) == want
     shapes = {tuple((step, index) for step, _, index, _ in rank) for rank in found}
     assert len(shapes) == 1, "every rank delivers as many microbatches in every step"
 
@@ -101,12 +108,42 @@ def test_ranks_that_agree_end_at_one_step_with_every_row_delivered(data: st.Data
 @settings(max_examples=30)
 @given(data=st.data(), recipe=recipes(passes=1))
 def test_ranks_that_resume_on_another_number_still_end_together(data: st.DataObject, recipe: Recipe) -> None:
-    want, ended = reference(recipe, 10**3)
-    first, state = run_ranks(recipe, data.draw(topologies(recipe)), stop_after=data.draw(st.integers(0, (ended or 0) + 1)))
+    want = to_the_end(recipe)
+    first, state = run_ranks(recipe, data.draw(topologies(recipe)), stop_after=data.draw(st.integers(0, len(want) + 1)))
     second, state = run_ranks(recipe, data.draw(topologies(recipe)), state=state)
-    assert global_rows(first) + global_rows(second) == want[:ended]
+    assert global_rows(first) + global_rows(second) == want
     third, _ = run_ranks(recipe, data.draw(topologies(recipe)), state=state)
     assert global_rows(third) == []
+
+
+@settings(max_examples=50)
+@given(data=st.data(), recipe=recipes(passes=1, drop_last=True))
+def test_drop_last_ends_all_ranks_before_the_first_step_that_a_lane_cant_fill(data: st.DataObject, recipe: Recipe) -> None:
+    lanes: dict[int, Rows] = {}
+    for batch in replace(recipe, drop_last=False).pipeline(runner="inline"):
+        lanes.setdefault(batch.lane, []).extend(rows_of(batch))
+    full = min(len(lanes.get(lane, [])) for lane in range(recipe.lanes)) // recipe.per_step
+    topology = data.draw(topologies(recipe))
+    accounts: list[dict[str, Any]] = []
+    found, _ = run_ranks(recipe, topology, accounts=accounts)
+    n = recipe.per_step
+    assert global_rows(found) == [
+        [row for lane in range(recipe.lanes) for row in lanes[lane][s * n : s * n + n]] for s in range(full)
+    ]
+    for rank in found:
+        assert all(len(rows) == (topology.microbatch or n) for _, lane, _, rows in rank if lane >= 0)
+    if not accounts[0]["rows"]["in"]:
+        return
+    whole = recipe.pipeline(runner="inline")
+    list(whole)
+    for kind in ("rows", "tokens"):  # every row is delivered or counted, the same on any number of ranks
+        assert all(one[kind]["in_flight"] == 0 for one in accounts)
+        for name in ("in", "out"):
+            assert sum(one[kind][name] for one in accounts) == whole.accounting()[kind][name]
+        dropped: Counter[str] = Counter()
+        for one in accounts:
+            dropped.update(one[kind]["dropped"])
+        assert dropped == Counter(whole.accounting()[kind]["dropped"])
 
 
 @settings(max_examples=30)
@@ -187,8 +224,7 @@ def test_a_finite_run_on_several_ranks_needs_to_know_how_it_ends() -> None:
 
 def test_after_its_end_a_run_with_max_steps_goes_on_with_empty_sequences() -> None:
     recipe = replace(MIXED, passes=1)
-    _, ended = reference(recipe, 10**3)
-    assert ended is not None
+    ended = len(to_the_end(recipe))
     pipeline = recipe.pipeline(runner="threads", max_steps=ended + 2)
     batches = list(pipeline)
     assert {b.step for b in batches} == set(range(ended + 2))

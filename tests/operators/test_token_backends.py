@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from operators.tokenizer_kinds import real_texts, tokenizer
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from zephon.errors import DataError, RecipeError
+from zephon.errors import PluginError, RecipeError
 from zephon.keys import I64
 from zephon.operators.text_encoder import TextEncoder
 from zephon.operators.token_backends import SWITCH, Backend, Ready, RefusedError, choose
@@ -289,7 +289,7 @@ def test_a_difference_in_the_run_is_an_error_that_names_both(caplog: pytest.LogC
     operator = with_backends(Other("careless", **forgets("zyxwv")))
     assert isinstance(operator, Checked)
     texts = [f"a zyxwv number {i}" for i in range(20_000)]
-    with pytest.raises(DataError, match=r"careless 1\.0 and tokenizers \d.* give different ids .*'a zyxwv number") as failure:
+    with pytest.raises(PluginError, match=r"careless 1\.0 and tokenizers \d.* give different ids .*'a zyxwv number") as failure:
         operator.encode(texts)
     assert f"{SWITCH}=tokenizers" in str(failure.value)
     assert (

@@ -329,3 +329,45 @@ def test_token_weights_divide_by_tokens_per_record(ratio: float, lanes: int) -> 
     drawn = source.plan(lanes).chunk(0, 0).component
     tokens = np.bincount(drawn, minlength=2) * [1.0, ratio]
     assert abs(tokens[0] / tokens.sum() - 0.5) < 0.05
+
+
+def early(records: int, rows: int, **settings: Any) -> StaticMixtureWorkSource:
+    """`warm` is only drawn in the first phase, half of it."""
+    mixture = MixtureSpec(
+        phases=[Phase(weights={"warm": 1, "main": 1}, records=records), Phase(weights={"warm": 0, "main": 1})]
+    )
+    return StaticMixtureWorkSource([planned("warm", rows), planned("main", 50)], mixture, chunk_size=5, **settings)
+
+
+def test_passes_that_a_short_early_phase_does_not_allow_are_refused_at_construction() -> None:
+    with pytest.raises(RecipeError, match=r"'warm' is to make 1 passes, 51 records.*only 50.*never end"):
+        early(100, 51, stop_after_passes=1)
+    early(100, 51)  # endless by intention
+    source = early(100, 51, stop_after_passes=1, exhausted={"warm": "repeat"})
+    assert source.plan(4).finite
+
+
+@pytest.mark.parametrize("lanes", [1, 3, 7])
+def test_a_data_set_of_an_early_phase_that_makes_its_passes_lets_the_run_end(lanes: int) -> None:
+    source = early(100, 40, stop_after_passes=1)
+    plan = source.plan(lanes)
+    assert plan.finite
+    seen = Counter(r for lane in range(lanes) for r in lane_records(plan, lane) if r[1] == 0)
+    assert seen == Counter({**{("warm", 0, r): 1 for r in range(40)}, **{("main", 0, r): 1 for r in range(50)}})
+
+
+def test_measured_token_weights_are_looked_at_once_they_are_known() -> None:
+    from zephon import TokenEstimation
+
+    source = early(100, 50, stop_after_passes=1, token_estimation=TokenEstimation())
+    source.prime({"warm": 30.0, "main": 10.0})
+    with pytest.raises(RecipeError, match="'warm' is to make 1 passes, 50 records"):
+        source.plan(2)
+
+
+def test_lanes_of_which_only_some_end_are_refused() -> None:
+    source = early(80, 41, exhausted={"warm": "stop", "main": "repeat"}, shuffle_block_size=1)
+    plan = source.plan(40)  # a lane draws warm once in its phase; that is all that it has of it, but lane 0 has a row more
+    assert [plan.lane_draws(lane) is None for lane in range(40)] == [True] + [False] * 39
+    with pytest.raises(RecipeError, match="goes on for ever"):
+        plan.finite  # noqa: B018

@@ -85,6 +85,8 @@ def raise_it(_groups: Any, note: Any) -> Any:
         raise UnprintableError
     if note == "exit":
         raise SystemExit(3)
+    if note == "interrupt":
+        raise KeyboardInterrupt
     if note == "placed":
         raise DataError("bad row", where=Where(dataset="wiki", row=7), hint="fix it")
     raise KeyError(note)

@@ -129,15 +129,21 @@ def test_futures_belong_to_their_tasks_in_whatever_order_they_end(runner: Any) -
     assert [(groups[0]["i"][0].as_py(), note) for groups, note in results] == list(enumerate(naps))
 
 
-@pytest.mark.parametrize(
-    ("note", "message"), [("locked", "LockedError: item 3 is bad"), ("oops", "KeyError: 'oops'"), ("exit", "SystemExit: 3")]
-)
+@pytest.mark.parametrize(("note", "message"), [("locked", "LockedError: item 3 is bad"), ("oops", "KeyError: 'oops'")])
 def test_an_exception_of_any_kind_reaches_the_future_with_its_traceback(runner: Any, note: str, message: str) -> None:
     error = runner.submit(RAISE, [], note, label="t").exception(30)
     assert type(error) is DataError
     assert error.message == message
     assert error.where.operator == "raise"
     assert "in raise_it" in error.trace
+
+
+@pytest.mark.parametrize(("note", "word"), [("exit", SystemExit(3)), ("interrupt", KeyboardInterrupt())])
+def test_what_ends_the_program_reaches_the_consumer_as_it_is(runner: Any, note: str, word: BaseException) -> None:
+    with pytest.raises(type(word)) as caught:
+        runner.submit(RAISE, [], note, label="t").result(30)
+    assert caught.value.args == word.args
+    assert runner.submit(BIND, [], None, label="t").result(30), "the worker lives on"
 
 
 def test_an_exception_whose_text_fails_still_names_its_type(runner: Any) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.engine.counts import Counts, add_counts, difference, has_documents, record_counts
-from zephon.errors import Where, ZephonError, wrap
+from zephon.errors import DataError, InternalError, PluginError, RunnerError, Where, ZephonError, wrap
 from zephon.plugin import Drops, Outcome, at
 
 Policy = Literal["raise", "skip", "quarantine"]
@@ -64,6 +64,15 @@ class Losses:
         add_counts(self.tokens_in, other.tokens_in)
         self.failures += other.failures
 
+    def balance(self, operator: str, missing_rows: Counts, missing_tokens: Counts) -> None:
+        """Count what an operator left out without a word, and (what is below 0) what it made."""
+        for missing, dropped, added in (
+            (missing_rows, self.rows, self.added),
+            (missing_tokens, self.tokens, self.tokens_added),
+        ):
+            _add(added, operator, {c: -n for c, n in missing.items() if n < 0})
+            _add(dropped, (operator, "left out"), {c: n for c, n in missing.items() if n > 0})
+
     def of_drops(self, operator: str, group: pa.RecordBatch, drops: Drops) -> tuple[Counts, Counts]:
         """Count what an operator reported for its input group; the rows and tokens of that, by component.
 
@@ -96,27 +105,69 @@ def apply_under(policy: Policy, apply: Apply, group: pa.RecordBatch, *, operator
     """Apply an operator to a group; a failing row raises (naming the row) or is left out, as the policy says.
 
     The group is tried whole. Only when that fails, halves are tried, down to the rows at fault: an operator is stateless, so the
-    other rows give what they would have given.
+    other rows give what they would have given. Rows that only fail beside others (values of another type) are those that don't go
+    with the rows before them.
+
+    Raises:
+        DataError: a row failed, and the policy is to raise.
+        ZephonError: not about records at all (a library that doesn't do what it should, a missing package), whatever the policy.
     """
+    made = _by_halves(policy, apply, group, operator, losses)
+    return made if len(made) < 2 else _alike(made, operator, losses)
+
+
+def _by_halves(policy: Policy, apply: Apply, group: pa.RecordBatch, operator: str, losses: Losses) -> list[pa.RecordBatch]:
     try:
         with at(operator=operator):
             return [_apply_once(apply, group, operator, losses)]
     except Exception as error:
+        if policy != "raise" and not is_of_records(error):
+            raise
+        if policy == "raise" and isinstance(error, ZephonError) and error.where.row is not None:
+            raise  # the operator knows which row it is
         if len(group) > 1:
             middle = len(group) // 2
             parts = [group.slice(0, middle), group.slice(middle)]
-            made = [g for part in parts for g in apply_under(policy, apply, part, operator=operator, losses=losses)]
+            made = [g for part in parts for g in _by_halves(policy, apply, part, operator, losses)]
             if policy == "raise":
-                raise  # every part works by itself: the operator fails on the whole only, and there is no row to name
+                raise  # every part works by itself: what the operator says of the whole is all there is
             return made
-        ours = _place(wrap(error, Where()), group, operator)
+        ours = placed(wrap(error, Where()), group, operator)
         if policy == "raise":
             raise ours from error
         losses.drop(operator, f"failed: {ours.message.split(':', 1)[0]}", *record_counts(group))
-        component = int(groups.ints(group, groups.COMPONENT)[0]) if groups.COMPONENT in group.schema.names else -1
-        pass_index = int(groups.ints(group, groups.PASS)[0]) if groups.PASS in group.schema.names else None
-        losses.failures.append(Failure.of(ours, component=component, operator=operator, pass_index=pass_index))
+        losses.failures.append(_failure(ours, group, 0, operator))
         return []
+
+
+def is_of_records(error: BaseException) -> bool:
+    """Whether an error may be about records, so that a policy may leave some out for it; a broken library or runner never is."""
+    return not isinstance(error, PluginError | RunnerError | InternalError)
+
+
+def _alike(made: list[pa.RecordBatch], operator: str, losses: Losses) -> list[pa.RecordBatch]:
+    """What goes together with the groups before; the rows of the others failed."""
+    kept: list[pa.RecordBatch] = []
+    schema: pa.Schema | None = None
+    for group in made:
+        try:
+            schema = group.schema if schema is None else groups.unify(schema, group.schema)
+        except DataError as error:
+            losses.drop(operator, "failed: types that don't go together", *record_counts(group))
+            losses.failures += [
+                _failure(placed(wrap(error, Where()), group.slice(row), operator), group, row, operator)
+                for row in range(len(group))
+            ]
+        else:
+            kept.append(group)
+    return kept
+
+
+def _failure(error: ZephonError, group: pa.RecordBatch, row: int, operator: str) -> Failure:
+    names = group.schema.names
+    component = int(groups.ints(group, groups.COMPONENT)[row]) if groups.COMPONENT in names else -1
+    pass_index = int(groups.ints(group, groups.PASS)[row]) if groups.PASS in names else None
+    return Failure.of(error, component=component, operator=operator, pass_index=pass_index)
 
 
 def _apply_once(apply: Apply, group: pa.RecordBatch, operator: str, losses: Losses) -> pa.RecordBatch:
@@ -134,21 +185,16 @@ def _balance(operator: str, group: pa.RecordBatch, made: pa.RecordBatch, rows: C
     """Count the rows and tokens that an operator made, or left out without a word (`rows` and `tokens` are what it did report)."""
     rows_before, tokens_before = record_counts(group)
     rows_after, tokens_after = record_counts(made)
-    missing = difference(rows_before, rows_after, rows)
-    if missing:
-        _add(losses.added, operator, {c: -n for c, n in missing.items() if n < 0})
-        _add(losses.rows, (operator, "left out"), {c: n for c, n in missing.items() if n > 0})
+    losses.balance(operator, difference(rows_before, rows_after, rows), {})
     if has_documents(made) and not has_documents(group):
         add_counts(losses.tokens_in, tokens_after)
         add_counts(losses.tokens_in, tokens)  # what tokenising cut off came in, too
         return
-    missing = difference(tokens_before, tokens_after, tokens)
-    if missing:
-        _add(losses.tokens_added, operator, {c: -n for c, n in missing.items() if n < 0})
-        _add(losses.tokens, (operator, "left out"), {c: n for c, n in missing.items() if n > 0})
+    losses.balance(operator, {}, difference(tokens_before, tokens_after, tokens))
 
 
-def _place(error: ZephonError, group: pa.RecordBatch, operator: str) -> ZephonError:
+def placed(error: ZephonError, group: pa.RecordBatch, operator: str | None = None) -> ZephonError:
+    """The error with the place of the group's first record, where it is known."""
     names = group.schema.names
     row = int(groups.ints(group, groups.ROW)[0]) if groups.ROW in names else None
     shard = int(groups.ints(group, groups.SHARD)[0]) if groups.SHARD in names else None

@@ -256,7 +256,7 @@ class Fetcher:
             last = first + stop - start
             try:
                 pieces += _slice(self._unit(component, number, last - first), first, last)
-            except ZephonError as error:
+            except DataError as error:
                 got, wrong = self._salvage(component, number, first, last, error)
                 pieces += got
                 bad.update({start + offset: why for offset, why in wrong.items()})
@@ -271,7 +271,7 @@ class Fetcher:
             size = int(self.datasets[component].units.rows[number])
             try:
                 whole = groups.concat(self._unit(component, int(number), 0))
-            except ZephonError as error:
+            except DataError as error:
                 pieces, wrong = self._salvage(component, int(number), 0, size, error)
                 whole = groups.concat(pieces)
                 bad.update({int(h): wrong[r] for h, r in zip(here, row[here].tolist(), strict=True) if r in wrong})
@@ -316,7 +316,7 @@ class Fetcher:
             return [nulls], {i: self._placed(error, component, number, start + i) for i in range(stop - start)}
         try:
             return self._read(component, number, start, stop), {}
-        except ZephonError as narrower:
+        except DataError as narrower:
             if stop - start == 1:
                 return [nulls], {0: self._placed(narrower, component, number, start)}
             middle = (start + stop) // 2

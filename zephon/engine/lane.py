@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups
+from zephon.engine.balance import Balance
 from zephon.engine.counts import record_counts
 from zephon.engine.deciders import Deciders, used_sources
 from zephon.engine.faults import Losses
@@ -116,6 +117,10 @@ class Lane:
         self._fetching: deque[tuple[Future[Fetched], Chunk] | Mark] = deque()
         self._queues: list[deque[_Task | Mark]] = [deque() for _ in context.levels]
         self._deciders: list[Deciders | None] = [None] * len(context.levels)
+        self._balances = [
+            Balance(level.stage.builder.name) if level.stage.builder and level.stage.counted else None
+            for level in context.levels
+        ]
         self._chain = [0] * len(context.levels)
         self._windows = [start.window] * len(context.levels)
         self._ready: deque[_Ready | Mark] = deque()
@@ -231,6 +236,9 @@ class Lane:
             made, report = head.future.result()
             self._hold(-head.nbytes, -1)
             self._context.ledger.count(report.losses)
+            balance = self._balances[level]
+            if balance is not None and report.gathered is not None:
+                balance.went(report.gathered)
             if report.losses.failures:
                 self._context.on_failures(self.number, report.losses, bool(made))
             for group in made:
@@ -251,9 +259,15 @@ class Lane:
         made = deciders.add(group, losses)
         self._hold(deciders.nbytes - held)
         self._context.ledger.count(losses)
+        balance = self._balances[level + 1]
+        if balance is not None:
+            balance.came(record_counts(group), losses)
         self._decided(level + 1, made)
 
     def _mark(self, level: int, mark: Mark) -> None:
+        balance = self._balances[level]
+        if balance is not None and mark is Mark.FLUSH:
+            self._context.ledger.count(balance.settle())
         if level == self._last:
             self._check_replayed()
             self._ready.append(mark)
@@ -268,7 +282,11 @@ class Lane:
                 self._hold(-deciders.nbytes)
                 made = deciders.flush(losses)
                 self._context.ledger.count(losses)
+                if (before := self._balances[level + 1]) is not None:
+                    before.left_out(losses)
                 self._decided(level + 1, made)
+            if (after := self._balances[level + 1]) is not None:
+                after.close()
             self._deciders[level + 1] = None
             self._chain[level + 1] = 0
             self._windows[level + 1] += 1
@@ -287,12 +305,16 @@ class Lane:
 
     def _dispatch(self, level: int, decision: Decision, base: int) -> None:
         rows, skipped = decision.rows, 0
-        if level == self._last and self._skip and self._context.levels[level].stage.keeps_rows:
+        known = groups.PIECES in rows.schema.names or INDEX in rows.schema.names  # whose rows these are, without gathering
+        if level == self._last and self._skip and known and self._context.levels[level].stage.keeps_rows:
             # Invariant 3: what an earlier run delivered is decided again, but not built again
             skipped = min(self._skip, len(rows))
             gone = Decision(rows.slice(0, skipped), decision.sources)
             used = {int(n): decision.sources[int(n)] for n in used_sources(gone.rows)}
-            self._context.ledger.replayed(decision_counts(Decision(gone.rows, used), INDEX))
+            counts = decision_counts(Decision(gone.rows, used), INDEX)
+            self._context.ledger.replayed(counts)
+            if (balance := self._balances[level]) is not None:
+                balance.went(counts)
             self._replay(base, 0, skipped)
             rows = rows.slice(skipped)
         if len(rows):
@@ -397,8 +419,12 @@ class Lane:
         return taken
 
     def drop_rest(self) -> pa.RecordBatch | None:
-        """Give up the sequences that are left at the lane's end (too few for a step); what they were, for the ledger."""
-        left = [r.group.slice(r.at) for r in self._ready if isinstance(r, _Ready)]
+        """Give up the sequences that are ready (at the lane's end: too few for a step); what they were, for the ledger."""
+        given_up = [r for r in self._ready if isinstance(r, _Ready)]
+        left = [r.group.slice(r.at) for r in given_up]
+        gone = sum(r.nbytes for r in given_up)
+        self._hold(-gone)
+        self._context.load.ready -= gone
         self._ready = deque([Mark.END])
         self.available = 0
         return groups.concat(left) if left else None

@@ -101,6 +101,15 @@ class Ledger:
                 self._count(group.slice(0, state.delivered - first))
                 waiting.appendleft((window, state.delivered, group.slice(state.delivered - first)))
 
+    def drop_rest(self, states: Mapping[int, LaneState], operator: str, reason: str) -> None:
+        """Count all sequences after the lanes' delivered `states` as left out: the run is over, and nobody will take them."""
+        with self._guard:
+            self._count_exactly(states)
+            for waiting in self._waiting.values():
+                for _, _, group in waiting:
+                    self.losses.drop(operator, reason, *record_counts(group))
+                waiting.clear()
+
     def report(self, states: Mapping[int, LaneState]) -> dict[str, Any]:
         """`{"rows": {...}, "tokens": {...}, ...}`, each with totals and per data set, up to the lanes' delivered `states`.
 

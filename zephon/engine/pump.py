@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.engine.counts import record_counts
+from zephon.engine.faults import placed
 from zephon.engine.lane import Lane, Load
 from zephon.engine.ledger import Ledger
 from zephon.engine.state import LaneState
-from zephon.errors import InternalError, ZephonError
+from zephon.errors import DataError, InternalError, ZephonError, at
 
 log = logging.getLogger("zephon.engine")
 
@@ -41,11 +42,12 @@ class Delivery(NamedTuple):
     microbatch: int
     empty: int
     """How many rows at the end train on nothing."""
-    state: LaneState | None
-    """The lane's state once this is delivered; None for a rank's padding lane."""
+    state: LaneState
+    """The lane's state once this is delivered; of a rank's padding lane (number -1) only `total` means something."""
     first_of_step: bool
-    nothing_left: bool
-    """No lane of this process had a sequence left when this step began."""
+    over: bool
+    """This rank would end the run before this step: no lane of this process has a sequence left; with `Cut.ends_short`, some lane has too
+    few for the step."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,13 @@ class Cut:
     """Lanes without data that this rank delivers at the end of a step, to have as many microbatches as the others."""
     finite: bool
     max_steps: int | None
+    agreed: bool = False
+    """The ranks end at one step together (they agree on it, or there is only one), not each lane by itself within `max_steps`."""
+
+    @property
+    def ends_short(self) -> bool:
+        """Whether the run ends before the first step that some lane can't fill; what is left then is counted as dropped."""
+        return self.finite and self.drop_last and self.agreed
 
 
 class PaddingLane:
@@ -93,6 +102,7 @@ class Pump:
         tasks: how many tasks to keep outstanding.
         prefetch: microbatches to hold ready.
         empty_rows: makes the empty sequence (a group of one row) when first needed; None: there is none.
+        padding: sequences that the padding lane, if there is one, has delivered.
     """
 
     def __init__(
@@ -106,6 +116,7 @@ class Pump:
         tasks: int,
         prefetch: int,
         empty_rows: Callable[[], pa.RecordBatch | None],
+        padding: int = 0,
     ) -> None:
         self.lanes = list(lanes)
         self.cut = cut
@@ -123,14 +134,13 @@ class Pump:
         self._empty_rows = empty_rows
         self._empty: pa.RecordBatch | None = None
         self._empty_known = False
-        first = min((lane.state.total for lane in lanes), default=0) // cut.per_step  # the first step that is not complete
-        self._step = first
-        self._order: list[Lane | PaddingLane] = [*lanes, *(PaddingLane(first * cut.per_step) for _ in range(cut.padding_lanes))]
+        self._order: list[Lane | PaddingLane] = [*lanes, *(PaddingLane(padding) for _ in range(cut.padding_lanes))]
+        self._step = min(lane.state.total for lane in self._order) // cut.per_step  # the first step that is not complete
         self._turn = 0
         self._step_open = False
         self._first = False
         self._batch_bytes = 0
-        self._nothing_left = False
+        self._over = False
 
     def turn(self) -> bool:
         """Move finished tasks on, submit new ones, form batches; whether anything moved."""
@@ -209,6 +219,8 @@ class Pump:
             return True
         if not self._step_open and not self._open_step():
             return False
+        if self.finished:
+            return True
         lane = self._order[self._turn]
         done = lane.state.total - self._step * self.cut.per_step
         if done >= self.cut.per_step:
@@ -223,12 +235,12 @@ class Pump:
             self._drop(lane)
         first, self._first = self._first, False
         available = min(want, lane.available)
-        group, empty = self._fill(lane.take(want), available, want)
-        state = lane.state if isinstance(lane, Lane) else None
+        with at(operator="batch", lane=lane.number):
+            group, empty = self._fill(lane.take(want), available, want)
         index = done // self.cut.microbatch
         if not self._batch_bytes and group is not None:
             self._batch_bytes = group.nbytes
-        self.deliveries.append(Delivery(group, lane.number, self._step, index, empty, state, first, self._nothing_left))
+        self.deliveries.append(Delivery(group, lane.number, self._step, index, empty, lane.state, first, self._over))
         if lane.state.total >= (self._step + 1) * self.cut.per_step:
             self._next_lane()
         return True
@@ -244,12 +256,47 @@ class Pump:
                     if lane.error is not None:
                         raise lane.error
                     return False
-            self._nothing_left = all(lane.available < need for lane in self.lanes)
-            if self._nothing_left and self.cut.drop_last:
+            short = [lane.available < need for lane in self.lanes]
+            self._over = any(short) if self.cut.ends_short else all(short)
+            if self._over and self.cut.ends_short:
+                # nobody can want this step: only the word that it is over goes out
+                self.deliveries.append(Delivery(None, -1, self._step, 0, 0, LaneState(), True, True))
+                self.finished = True
+                return True
+            if self._over and self.cut.drop_last:
                 for lane in self.lanes:
                     self._drop(lane)
         self._step_open, self._first = True, not begun
         return True
+
+    def drain(self) -> None:
+        """After the end, with nobody turning the pump: run every lane to its end, so that the ledger knows all that is left.
+
+        Raises:
+            ZephonError: what stops a lane; it would have stopped the run, had another lane not been shorter.
+        """
+        self.finished = True
+        self.deliveries.clear()
+        while True:
+            self.wake.clear()
+            moved = False
+            for lane in self.lanes:
+                if lane.dirty:
+                    lane.dirty, moved = False, True
+                    lane.advance()
+                if lane.error is not None:
+                    raise lane.error
+                lane.drop_rest()
+            for lane in self.lanes:
+                while lane.can_submit and (not lane.outstanding or self._load.tasks < self._tasks):
+                    if self._load.nbytes >= self._budget and lane.outstanding:
+                        break
+                    lane.submit()
+                    moved = True
+            if all(lane.ended for lane in self.lanes):
+                return
+            if not moved:
+                self.wake.wait(1.0)
 
     def _next_lane(self) -> None:
         self._turn += 1
@@ -272,12 +319,26 @@ class Pump:
                 parts = [*parts, *([empty] * missing)]
             else:
                 missing = 0
-        return (groups.concat(parts) if parts else None), missing
+        return (_joined(parts) if parts else None), missing
 
     def _empty_row(self) -> pa.RecordBatch | None:
         if not self._empty_known:
             self._empty, self._empty_known = self._empty_rows(), True
         return self._empty
+
+
+def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """The parts as one group. Raises `DataError` naming the first record that doesn't go with those before it."""
+    try:
+        return groups.concat(parts)
+    except DataError as error:
+        schema = parts[0].schema
+        for part in parts:
+            try:
+                schema = groups.unify(schema, part.schema)
+            except DataError:
+                raise placed(error, part) from error
+        raise
 
 
 class BackgroundPump:

@@ -47,6 +47,9 @@ class Definition:
     seed: int
     schema: pa.Schema | None
     """Of the sequences, as far as it is known before running."""
+    recipe: Mapping[str, Any]
+    tokens_per_record: Mapping[str, float] | None
+    """As the plan has it; both belong to this run's states, whatever becomes of the pipeline and its source meanwhile."""
 
 
 class Run:
@@ -55,14 +58,18 @@ class Run:
     Args:
         definition: what to run.
         start: the state of each owned lane.
+        padding: sequences that the rank's padding lane delivered before.
         make_runner: makes the runner; the engine does not know which.
     """
 
-    def __init__(self, definition: Definition, start: Mapping[int, LaneState], make_runner: Callable[[], Runner]) -> None:
+    def __init__(
+        self, definition: Definition, start: Mapping[int, LaneState], make_runner: Callable[[], Runner], *, padding: int = 0
+    ) -> None:
         self.definition = definition
         options = definition.options
         self.ledger = Ledger([d.name for d in definition.datasets])
         self.lane_states = dict(start)
+        self.padding = padding
         self._quarantine = _Quarantine(options, definition.datasets, self.ledger)
         self._inline = options.runner == "inline"
         self._runner = make_runner()
@@ -111,6 +118,7 @@ class Run:
             tasks=0 if self._inline else options.worker_count + 2,
             prefetch=1 if self._inline else options.prefetch_batches,
             empty_rows=self._make_empty_row,
+            padding=padding,
         )
         self._driver: ForegroundPump | BackgroundPump = (
             ForegroundPump(self.pump)
@@ -136,25 +144,40 @@ class Run:
     def deliveries(self) -> Iterator[Delivery]:
         """Microbatches to the end; `lane_states` follows what was delivered."""
         count = 0
-        agree, ranks = self.definition.options.agree, self.definition.options.ranks
         while True:
             try:
                 made = self._driver.next()
+                if made is not None and made.first_of_step and self._is_over(made):
+                    self._end()
+                    made = None
             except ZephonError as error:
                 raise self._located(error) from error.__cause__
             if made is None:
                 return self._warn_if_nothing()
-            if made.first_of_step:
-                if agree is not None and agree(made.nothing_left):
-                    return self._warn_if_nothing()
-                if agree is None and made.nothing_left and ranks == 1 and self.definition.options.max_steps is None:
-                    return self._warn_if_nothing()
-            if made.state is not None:
+            if made.lane < 0:
+                self.padding = made.state.total
+            else:
                 self.lane_states[made.lane] = made.state
                 count += 1
                 if count % _SETTLE_EVERY == 0:
                     self.settle()
             yield made
+
+    def _is_over(self, made: Delivery) -> bool:
+        """Whether the run ends before the step that begins with this delivery; on several ranks they all say the same."""
+        cut, agree = self.definition.cut, self.definition.options.agree
+        if agree is None:
+            return made.over and cut.agreed
+        # `agree` is a logical AND. With `drop_last` one rank's word is enough to end, so the ranks are asked the opposite
+        return not agree(not made.over) if cut.ends_short else agree(made.over)
+
+    def _end(self) -> None:
+        """Count what `drop_last` leaves, which needs the lanes run to their ends."""
+        if not self.definition.cut.ends_short:
+            return
+        self._driver.close()
+        self.pump.drain()
+        self.ledger.drop_rest(self.lane_states, "batch", "drop_last")
 
     def settle(self) -> None:
         """Bring the counts of what was delivered up to date."""

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups
+from zephon.engine.counts import Counts, record_counts
 from zephon.engine.faults import Losses, Policy, apply_under
 from zephon.errors import RecipeError, at
 from zephon.plugin import Operator, SelectOperator, StatefulOperator
@@ -42,6 +43,8 @@ class Report:
     losses: Losses = field(default_factory=Losses)
     hash: int = 0
     seconds: float = 0.0
+    gathered: tuple[Counts, Counts] | None = None
+    """Rows and tokens that the gather gave, where the accumulator doesn't balance by itself."""
 
 
 Gather = Callable[[pa.RecordBatch, Mapping[int, pa.RecordBatch]], pa.RecordBatch]
@@ -89,6 +92,11 @@ class Stage:
         return not self.steps
 
     @property
+    def counted(self) -> bool:
+        """Whether the engine counts what goes into the accumulator and what its gather gives."""
+        return self.builder is not None and not self.builder.balances
+
+    @property
     def keeps_rows(self) -> bool:
         """Whether output row i comes from decision row i alone, so that rows may be skipped before the work."""
         return all(op.keeps_rows and policy == "raise" for op, policy in self.steps)
@@ -134,6 +142,8 @@ class _BoundStage:
         else:
             with at(operator=self.stage.name):
                 current = [self.gather(given[0], dict(zip(note.numbers, given[1:], strict=True)))]
+            if self.stage.counted:
+                report.gathered = record_counts(current[0])
         for name, apply, policy in self.steps:
             current = [
                 g

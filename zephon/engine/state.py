@@ -54,17 +54,48 @@ class LaneState(NamedTuple):
 
 
 def make_state(
-    *, recipe: Mapping[str, Any], lanes: Mapping[int, LaneState], tokens_per_record: Mapping[str, float] | None
+    *,
+    recipe: Mapping[str, Any],
+    lanes: Mapping[int, LaneState],
+    tokens_per_record: Mapping[str, float] | None,
+    padding: int | None = None,
 ) -> dict[str, Any]:
-    """The state of these lanes."""
-    return {
+    """The state of these lanes; `padding`: what the rank's padding lane delivered, if it is behind them (`padding_total`)."""
+    state = {
         "format": FORMAT,
         "stream_version": STREAM_VERSION,
         "fingerprint": fingerprint(recipe),
         "recipe": dict(recipe),
         "tokens_per_record": None if tokens_per_record is None else dict(tokens_per_record),
-        "lanes": {str(lane): state.pack() for lane, state in sorted(lanes.items())},
+        "lanes": {str(number): lane.pack() for number, lane in sorted(lanes.items())},
     }
+    if padding is not None and padding < min(lane.total for lane in lanes.values()):
+        state["padding"] = {_block(lanes): padding}
+    return state
+
+
+def padding_total(lanes: Mapping[int, LaneState], stated: int | None, per_step: int) -> int:
+    """How many sequences the padding lane of the rank that owns these lanes delivered.
+
+    It comes last in a step, so it is at the step that the lanes are in; only where all of them completed one and it didn't, the
+    state must say so (`stated`; what doesn't fit the lanes is of an older state that was merged).
+    """
+    totals = {lane.total for lane in lanes.values()}
+    least = min(totals)
+    if stated is not None and len(totals) == 1 and least % per_step == 0 and least - per_step <= stated < least:
+        return stated
+    return least // per_step * per_step
+
+
+def stated_padding(state: Mapping[str, Any], owned: Sequence[int]) -> int | None:
+    """What a state says of the padding lane of the rank that owns exactly these lanes."""
+    found = state.get("padding", {}).get(_block(owned))
+    return None if found is None else int(found)
+
+
+def _block(lanes: Iterable[int]) -> str:
+    numbers = sorted(lanes)
+    return f"{numbers[0]}-{numbers[-1]}"
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -80,6 +111,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         check_form(state)
         if not merged:
             merged = {**state, "lanes": dict(state["lanes"])}
+            if "padding" in state:
+                merged["padding"] = dict(state["padding"])
             continue
         if state["fingerprint"] != merged["fingerprint"]:
             raise CheckpointError(
@@ -90,6 +123,9 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             mine = merged["lanes"].get(lane)
             if mine is None or LaneState.unpack(values, lane).total > LaneState.unpack(mine, lane).total:
                 merged["lanes"][lane] = values
+        for block, total in state.get("padding", {}).items():
+            behind = merged.setdefault("padding", {})
+            behind[block] = max(total, behind.get(block, 0))
     if not merged:
         raise CheckpointError("there is no state to merge")
     merged["lanes"] = {lane: merged["lanes"][lane] for lane in sorted(merged["lanes"], key=int)}
@@ -117,6 +153,9 @@ def check_form(state: Any) -> None:
     for lane in state["lanes"]:
         if not (isinstance(lane, str) and lane.isdecimal() and lane.isascii()):
             raise CheckpointError(f"this state has a lane {lane!r}; lanes are numbers")
+    padding = state.get("padding", {})
+    if not isinstance(padding, Mapping) or not all(type(total) is int and total >= 0 for total in padding.values()):
+        raise CheckpointError(f"the padding of this state is damaged: {padding!r}")
     _check_tokens(state.get("tokens_per_record"), state["recipe"])
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from zephon import groups, keys
 from zephon.arrays import to_arrow, to_numpy
-from zephon.errors import DataError, RecipeError, unknown
+from zephon.errors import DataError, RecipeError, Where, unknown
 from zephon.keys import I64
 from zephon.plugin import Apply, Drops, Operator, Outcome
 
@@ -81,9 +81,39 @@ class Map(Operator):
                 dropped.append(row)
             made += results
             origin += [row] * len(results)
-        out = _as_group(made, self.output) if self.output is not None else _keep_types(groups.from_rows(made), seen)
+        try:
+            out = _as_group(made, self.output) if self.output is not None else _keep_types(groups.from_rows(made), seen)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise self._misfit(made, group, origin, error) from error
         reason = {"returned None": np.array(dropped, dtype=np.int64)} if dropped else {}
         return Outcome(groups.carry_provenance(group, out, origin), Drops(rows=reason))
+
+    def _misfit(self, made: Sequence[Record], group: pa.RecordBatch, origin: Sequence[int], error: Exception) -> DataError:
+        """Which record doesn't go with those before it (or with `output`), for an error about all of them."""
+
+        def fits(count: int) -> bool:
+            try:
+                _as_group(made[:count], self.output) if self.output is not None else groups.from_rows(made[:count])
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                return False
+            return True
+
+        low, high = 0, len(made)  # the first `low` fit, the first `high` don't
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        row = group.slice(origin[high - 1], 1)
+        place: dict[str, Any] = {
+            name: int(groups.ints(row, column)[0])
+            for name, column in (("row", groups.ROW), ("shard", groups.SHARD), ("component", groups.COMPONENT))
+            if row.schema.get_field_index(column) >= 0
+        }
+        what = "`output` declares" if self.output is not None else "the records before it have"
+        return DataError(
+            f"the function returned a value of another type than {what}: {error}",
+            where=Where(**place),
+            hint=None if self.output is not None else "return one type, or declare it with output=",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

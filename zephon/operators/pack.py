@@ -40,6 +40,7 @@ class PackFlat(StatefulOperator):
 
     name: ClassVar[str] = "pack_flat"
     takes_views: ClassVar[bool] = True
+    balances: ClassVar[bool] = True
 
     max_length: int
     algorithm: Algorithm = "wrap"

@@ -38,7 +38,8 @@ class TextEncoder:
         """`(ids of all texts in a row, int64[N] how many each text has)`.
 
         Raises:
-            DataError: the library that encodes was found to differ from `tokenizers` on one of the texts.
+            PluginError: the library that encodes was found to differ from `tokenizers` on one of the texts. No policy for bad records
+                covers that.
         """
         return self._encoder.encode(texts)
 

@@ -123,7 +123,12 @@ class Tokenize(Operator):
     def special_ids(self) -> dict[str, int]:
         """The special tokens that are known, for operators that follow: `bos_token_id`, `eos_token_id`, `pad_token_id`, .."""
         given = {"bos_token_id": self.bos_token_id, "eos_token_id": self.eos_token_id}
+        self.check_ids(given)
         return {**self.loaded.special, **{name: value for name, value in given.items() if value is not None}}
+
+    def check_ids(self, ids: Mapping[str, int | None], operator: str = "tokenize") -> None:
+        """Raises `RecipeError` for an id that the vocabulary doesn't have."""
+        self.loaded.check_ids(operator, ids)
 
     @cached_property
     def loaded(self) -> LoadedTokenizer:

@@ -39,6 +39,21 @@ class LoadedTokenizer:
     special: Mapping[str, int]
     """`bos_token_id`, `eos_token_id`, `pad_token_id`, `unk_token_id`, those that are known."""
 
+    def has(self, token: int) -> bool:
+        """Whether there is a token of this id."""
+        if self.fast is None:
+            return 0 <= token < len(self.slow)
+        return 0 <= token < 2**31 and self.fast.id_to_token(token) is not None
+
+    def check_ids(self, operator: str, ids: Mapping[str, int | None]) -> None:
+        """Raises `RecipeError` for an id that the vocabulary doesn't have: a model would look it up beyond its embeddings."""
+        for name, token in ids.items():
+            if token is not None and not self.has(token):
+                size = len(self.slow) if self.fast is None else self.fast.get_vocab_size()
+                raise RecipeError(
+                    f"{name} of {operator} is {token}; the tokenizer's vocabulary of {size:,} tokens has no such id"
+                )
+
 
 def load_tokenizer(spec: Any) -> LoadedTokenizer:
     """The tokenizer that `spec` means.

@@ -63,6 +63,12 @@ def lane_segments(
         return [], 0
     for full, length in phases:
         end = None if length is None else start + length
+        if end is None and goals:
+            # a component that the last phase doesn't draw has made all the passes it will (the plan refuses shortfalls that are
+            # more than a lane's rounding)
+            goals = [c for c in goals if full.seats[c]]
+            if all(given[c] >= (endings[c].limit or 0) for c in goals):
+                return segments, start
         while end is None or start < end:
             schedule = full.without(gone) if gone.any() else full
             if schedule is None:

@@ -77,6 +77,29 @@ class Plan:
             self.rows.append(self._component(dataset, max(float(shares[number]), 0.01), lanes) if used else None)
         self.chunk_size = source.chunk_size or self._chunk_size(shares)
         self._segments: dict[int, tuple[list[Segment], int | None]] = {}
+        self._check_passes()
+
+    def _check_passes(self) -> None:
+        """Raises `RecipeError` where a data set that the last, endless phase doesn't draw can't make its passes before."""
+        last, length = self._phases[-1]
+        if length is not None:
+            return
+        for number, rows in enumerate(self.rows):
+            rule, passes = self.source.ending(self.names[number])
+            if rows is None or rule != "all" or passes is None or last.seats[number]:
+                continue
+            drawn = sum(
+                float(schedule.seats[number]) / schedule.size * (phase.records or 0)
+                for (schedule, _), phase in zip(self._phases, self.source.mixture.all_phases(), strict=True)
+            )
+            due = passes * rows.total_rows
+            if drawn < due:
+                name = self.names[number]
+                raise RecipeError(
+                    f"data set {name!r} is to make {passes} passes, {due:,} records, but the last phase doesn't draw it and the phases "
+                    f"before give it only {drawn:,.0f}: this run would never end",
+                    hint=f"make those phases longer, or say that {name!r} doesn't count: exhausted={{{name!r}: 'repeat'}}",
+                )
 
     def _component(self, dataset: PlannedDataset, share: float, lanes: int) -> ComponentRows:
         source = self.source
@@ -163,8 +186,21 @@ class Plan:
 
     @property
     def finite(self) -> bool:
-        """Whether the lanes end."""
-        return self.lane_draws(0) is not None
+        """Whether the lanes end.
+
+        Raises:
+            RecipeError: some do and some don't, since a data set runs out near the end of its last phase.
+        """
+        ends = self.lane_draws(0) is not None
+        if len(self._phases) > 1:  # else all lanes have the same endings
+            other = next((lane for lane in range(1, self.lanes) if (self.lane_draws(lane) is not None) != ends), None)
+            if other is not None:
+                some, none = (0, other) if ends else (other, 0)
+                raise RecipeError(
+                    f"lane {some} ends in a phase in which its part of a data set runs out, lane {none} goes on for ever",
+                    hint="make the phase longer or shorter, or let that data set repeat: exhausted={…: 'repeat'}",
+                )
+        return ends
 
     def chunk(self, lane: int, number: int) -> Chunk:
         """Chunk `number` of a lane; empty past its end."""
@@ -259,6 +295,8 @@ class StaticMixtureWorkSource(WorkSource):
         self.reshuffle_on_repeat = reshuffle_on_repeat
         self._measured: dict[str, float] | None = None
         self._check_not_empty()
+        if self.stop_after_passes is not None and len(self.mixture.all_phases()) > 1 and not self.requires_token_priming:
+            self.plan(1)  # refuses passes that can't be made; with measured weights that is known when they are
 
     def _check_not_empty(self) -> None:
         for dataset in self.datasets:

@@ -45,7 +45,8 @@ class Runner(Protocol):
     def submit(self, stage: int, groups: Groups, note: Any, *, label: str) -> Future[tuple[Groups, Any]]:
         """Run one task of stage number `stage`; `label` says what it is ("dataset 'wiki', rows 0-99"), for errors.
 
-        The future's exception, if any, is a `ZephonError` (foreign ones are wrapped where they are raised).
+        The future's exception, if any, is a `ZephonError` (foreign ones are wrapped where they are raised), or the
+        KeyboardInterrupt or SystemExit of user code.
         """
         ...
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from zephon.errors import RunnerError, Where
 from zephon.runners.base import Groups, StageSpec
-from zephon.runners.worker import BoundStages, cancel, fail, ours, succeed
+from zephon.runners.worker import STOPS, BoundStages, cancel, fail, ours, succeed
 
 _PATIENCE_S = 5.0
 """How long `close` waits for running tasks. A thread can't be killed; one that takes longer is left behind and its result ignored."""
@@ -121,6 +121,8 @@ class _Pool:
 def _run(task: _Task, bound: BoundStages) -> None:
     try:
         result = bound.run(task.stage, task.groups, task.note)
+    except STOPS as word:
+        fail(task.future, word)
     except BaseException as error:
         fail(task.future, ours(error, Where()))
     else:

@@ -27,6 +27,8 @@ from zephon.runners.base import Groups, StageSpec, Work
 
 _GRACE_S = 2.0
 """After the parent has gone: how long an idle worker may take for its exit handlers, and how often the parent is looked for."""
+STOPS = (KeyboardInterrupt, SystemExit)
+"""What user code raises to end the program, not to say that a record is bad: it reaches the consumer as it is."""
 QUIET = (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that terminals and schedulers send to every process of a job: what they mean is the parent's decision."""
 
@@ -43,14 +45,14 @@ class BoundStages:
 
         Raises:
             ZephonError: the task or the binding failed; foreign exceptions are wrapped, with their traceback as text.
-            KeyboardInterrupt: as it is.
+            KeyboardInterrupt, SystemExit: as they are.
         """
         try:
             work = self._bound.get(stage)
             if work is None:
                 work = self._bound[stage] = self._stages[stage].bind()
             return work(groups, note)
-        except KeyboardInterrupt:
+        except STOPS:
             raise
         except BaseException as error:
             made = ours(error, Where(operator=self._stages[stage].name))
@@ -76,7 +78,7 @@ def succeed(future: Future[Any], result: Any) -> None:
         future.set_result(result)
 
 
-def fail(future: Future[Any], error: ZephonError) -> None:
+def fail(future: Future[Any], error: ZephonError | KeyboardInterrupt | SystemExit) -> None:
     """Make the future fail, unless it is done."""
     with contextlib.suppress(InvalidStateError):
         future.set_exception(error)
@@ -188,6 +190,11 @@ def _answer(bound: BoundStages, task: Parcel) -> Parcel:
         (stage, note), groups = unpack(task)
         made, reply = bound.run(stage, groups, note)
         return pack((reply, None), made)
+    except KeyboardInterrupt:
+        return pack((None, pickle.dumps(KeyboardInterrupt())), [])
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int | str) else 1
+        return pack((None, pickle.dumps(SystemExit(code))), [])
     except BaseException as error:
         return _failure(error)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from zephon import keys
-from zephon.errors import DataError
+from zephon.errors import PluginError
 from zephon.keys import I64
 from zephon.operators.token_backends.base import I32, FlatEncoder, flat
 
@@ -41,7 +41,7 @@ class Checked:
         self._said = False
 
     def encode(self, texts: Sequence[str]) -> tuple[I32, I64]:
-        """`(ids of all texts in a row, int64[N] how many each text has)`. Raises `DataError` where the libraries differ."""
+        """`(ids of all texts in a row, int64[N] how many each text has)`. Raises `PluginError` where the libraries differ."""
         try:
             ids, lengths = self.attempt(texts)
         except BaseException as error:  # a panic of Rust is not an Exception
@@ -90,7 +90,7 @@ class Checked:
             mine = ids[int(ends[row] - lengths[row]) : int(ends[row])]
             theirs, _ = self._reference.encode([texts[row]])
             if not np.array_equal(mine, theirs):
-                raise DataError(
+                raise PluginError(
                     f"{self._name} and {self._reference_name} give different ids for the text that begins with {texts[row][:60]!r}",
                     hint="set ZEPHON_TOKENIZER_BACKEND=tokenizers, and doubt what was tokenised with the other; please report the text",
                 )
