@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from zephon.errors import PluginError, RecipeError, unknown
+from zephon.errors import DataError, PluginError, RecipeError, unknown
 from zephon.keys import key
 from zephon.plugin import FileInfo, OpenShard, Reader, Shard, Store
 from zephon.registry import available, load
+from zephon.shards import Looks, Shards
 from zephon.storage import ListedStore, StoreOptions, expand, open_store
+from zephon.storage.local import is_another, look_at
 
 _log = logging.getLogger("zephon.discovery")
 
@@ -163,7 +165,7 @@ def _counts(suffixes: Counter[str]) -> str:
     return ", ".join(listed) + (", …" if len(suffixes) > 6 else "")
 
 
-class FileShards:
+class FileShards(Shards):
     """Shards that a reader finds among files."""
 
     def __init__(
@@ -276,6 +278,27 @@ class FileShards:
         store, reader, _ = self._found
         return reader.open(store, shard)
 
+    def look(self, shard: Shard) -> Looks:
+        """See `Shards`: local files; what a remote store gives, it has compared with what it listed."""
+        store, reader, _ = self._found
+        if store.local(shard.path) is None:
+            return ()
+        return tuple(look_at(path) for name in reader.paths(shard) if (path := store.local(name)) is not None)
+
+    def check(self, shard: Shard, looked: Looks) -> None:
+        """See `Shards`."""
+        if not looked:
+            return
+        store, reader, _ = self._found
+        for name, before in zip(reader.paths(shard), looked, strict=True):
+            now = look_at(str(store.local(name)))
+            if is_another(before, now):
+                sizes = f": it had {before[0]} bytes, and has {now[0]} now" if before[0] != now[0] else ""
+                raise DataError(
+                    f"{name!r} was changed or replaced after it was listed{sizes}",
+                    hint="data must not change during a run; start again",
+                )
+
     @property
     def splittable(self) -> bool:
         """See `Shards`."""
@@ -290,21 +313,12 @@ class FileShards:
         store = self._found[0]
         parts: list[int | str] = [what, repr(self.recipe())]
         for shard in shards:
-            version = shard.etag or _local_version(store.local(shard.path))
+            path = store.local(shard.path)
+            version = shard.etag or ("" if path is None else repr(look_at(path)[:2]))
             if not version:
                 return None  # a file that was replaced by one of its size would not be noticed
             parts += [shard.path, shard.size, version, repr(sorted(shard.extra.items()))]
         return store.sidecar(shards[0].path, f".{key(*parts):016x}.zidx")[-1] if shards else None
-
-
-def _local_version(path: str | None) -> str:
-    if path is None:
-        return ""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return ""
-    return f"{found.st_mtime_ns}.{found.st_ino}"
 
 
 def _plain(value: Any) -> Any:

@@ -186,6 +186,11 @@ class Reader(ABC):
     def open(self, store: Store, shard: Shard) -> OpenShard:
         """Read the footer or index of one shard. Raises `DataError` where the file isn't of this format."""
 
+    def paths(self, shard: Shard) -> Sequence[str]:
+        """The files that the rows of a shard are read from, where it is more than the shard's own: they must not change during a run,
+        and of local ones that is checked at each read."""
+        return (shard.path,)
+
     def writer(self, path: str, schema: pa.Schema) -> ShardWriter:
         """A writer of one new file (or directory) on local disk; what it writes, this reader reads back.
 

@@ -80,6 +80,10 @@ class Lance(Reader):
                 made += shards_of(fragments, root, dataset.version, given, store)
         return made
 
+    def paths(self, shard: Shard) -> Sequence[str]:
+        """See `Reader.paths`: the fragment's data files; not its blobs, of which there may be thousands."""
+        return [f"{shard.extra['root']}/{name}" for name, _ in shard.extra["files"] if name.endswith(".lance")] or [shard.path]
+
     def open(self, store: Store, shard: Shard) -> OpenShard:
         """Open one fragment; no data is read.
 

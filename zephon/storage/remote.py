@@ -321,9 +321,10 @@ class FsspecStore:
         if not due and self.scheme != "memory":
             return
         now = self.facts(path, fresh=True)
-        # a look-up and a listing may tell the time of one version in two ways: times are not compared, and the cache's keys stay
+        # a look-up and a listing may tell the time of one version in two ways (not in memory): the cache's keys stay
         self._remember(path, known)
-        if now.size != known.size or (now.etag and known.etag and now.etag != known.etag):
+        same_time = self.scheme != "memory" or now.version == known.version
+        if now.size != known.size or not same_time or (now.etag and known.etag and now.etag != known.etag):
             raise self._changed(path, known, now)
         with self._facts_guard:
             self._checked[path] = time.monotonic()
