@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import http.client
 import os
 import signal
@@ -185,11 +186,21 @@ class _Forward(BaseHTTPRequestHandler):
 
 
 class RangeHandler(SimpleHTTPRequestHandler):
-    """A folder over HTTP, with byte ranges, entity tags where asked for, and listings."""
+    """A folder over HTTP, with byte ranges, listings, and (with `tags`) entity tags and `If-Match`."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     ranges = True
+    tags = False
+
+    def end_headers(self) -> None:
+        path = self.translate_path(self.path)
+        if self.tags and os.path.isfile(path):
+            self.send_header("ETag", self.tag_of(path))
+        super().end_headers()
+
+    def tag_of(self, path: str) -> str:
+        return f'"{hashlib.md5(Path(path).read_bytes()).hexdigest()[:8]}"'
 
     def log_message(self, *args: object) -> None:
         pass
@@ -197,6 +208,12 @@ class RangeHandler(SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.translate_path(self.path)
         asked = self.headers.get("Range", "")
+        wanted = self.headers.get("If-Match", "")
+        if self.tags and wanted and os.path.isfile(path) and wanted != self.tag_of(path):
+            self.send_response(412)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return None
         if not self.ranges or not asked.startswith("bytes=") or not os.path.isfile(path):
             return super().do_GET()
         data = Path(path).read_bytes()
@@ -217,8 +234,8 @@ class RangeHandler(SimpleHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def folder_server(folder: Path, *, ranges: bool = True) -> Iterator[int]:
-    handler = type("Handler", (RangeHandler,), {"ranges": ranges})
+def folder_server(folder: Path, *, ranges: bool = True, tags: bool = False) -> Iterator[int]:
+    handler = type("Handler", (RangeHandler,), {"ranges": ranges, "tags": tags})
     server = _serve(lambda *args: handler(*args, directory=str(folder)))
     try:
         yield int(server.server_address[1])

@@ -123,3 +123,14 @@ def test_blobs_are_cached_under_their_tag(azure: Azure, tmp_path: Path) -> None:
     assert azure.proxy.asked("a.x") == []
     azure.put("a.x", DATA[::-1])
     assert azure.store(options).read(url) == DATA[::-1]
+
+
+def test_a_blob_that_is_replaced_by_one_of_its_size_is_never_read_for_the_listed_one(azure: Azure) -> None:
+    url = azure.put("a.x")
+    store = azure.store()
+    store.files(url)
+    assert store.read(url, 0, 100) == DATA[:100]
+    azure.put("a.x", DATA[::-1])
+    for _ in range(2):
+        with pytest.raises(DataError, match="has changed since it was listed"):
+            store.read(url, 200, 300)
