@@ -25,6 +25,7 @@ from zephon.registry import available, load
 from zephon.shards import Looks, Shards
 from zephon.storage import ListedStore, StoreOptions, expand, open_store
 from zephon.storage.local import is_another, look_at
+from zephon.storage.splits import count_splits
 
 _log = logging.getLogger("zephon.discovery")
 
@@ -187,6 +188,8 @@ class FileShards(Shards):
         self.options = dict(options)
         self.storage_options = storage_options
         self.cache_dir = cache_dir
+        self._path_of: dict[str, int] = {}
+        """Which of the paths each file was found at."""
         if fmt is not None:
             self.reader_class = load("zephon.formats", fmt)
             self._make_reader(self.reader_class)
@@ -226,13 +229,15 @@ class FileShards(Shards):
         files: dict[str, FileInfo] = {}
         named: set[str] = set()
         store: ListedStore | None = None
-        for path in self.paths:
+        self._path_of.clear()
+        for number, path in enumerate(self.paths):
             here, inner = open_store(path, self.storage_options, self.cache_dir, options=self.io_options)
             if store is not None and (type(here) is not type(store) or getattr(here, "fs", None) != getattr(store, "fs", None)):
                 raise RecipeError(f"data set {self.name!r} has paths in different stores", hint="make two data sets of it")
             store = store or here
             for file in expand(here, inner):
                 files.setdefault(file.path, file)  # a file that two of the paths name is one shard
+                self._path_of.setdefault(file.path, number)
                 if file.path == inner:
                     named.add(inner)
         assert store is not None
@@ -267,7 +272,26 @@ class FileShards(Shards):
         store, reader, files = self._found
         shards = reader.shards(store, files)
         self.check_limits(shards)
+        self._check_splits(shards)
         return shards
+
+    def _check_splits(self, shards: Sequence[Shard]) -> None:
+        """Refuse one path that stands for the shards of several splits: nobody wants to train on the test data.
+
+        Where some shards belong to none, the words may mean something else, and it is only said. Raises `RecipeError`.
+        """
+        for number, path in enumerate(self.paths):
+            found = count_splits(shard.path for shard in shards if self._path_of.get(shard.path) == number)
+            named = {split: paths for split, paths in found.items() if split is not None}
+            if len(named) < 2:
+                continue
+            listed = ", ".join(f"{split} ({len(p)} shards, such as {p[0]!r})" for split, p in sorted(named.items()))
+            if None not in found:
+                raise RecipeError(
+                    f"{path!r} holds several splits: {listed}; read as one data set, they would all be trained on",
+                    hint="give the path of one split, a pattern such as …/train-*, or a list of paths if you mean all of them",
+                )
+            _log.warning("data set %r: %r seems to hold several splits: %s; all are read", self.name, path, listed)
 
     def check_limits(self, shards: Sequence[Shard]) -> None:
         """Refuse a shard cache that can't hold one of these. Raises `RecipeError`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
+import math
 import os
 import signal
 import socket
@@ -68,6 +69,8 @@ class Fault:
     body: bytes = b""
     after: int = 10
     delay_s: float = 0.0
+    bytes_per_s: float = math.inf
+    """How fast the body comes, where the kind is "slow"."""
     seen: int = 0
 
 
@@ -143,6 +146,8 @@ class _Forward(BaseHTTPRequestHandler):
         if fault is not None and fault.kind == "slow":
             time.sleep(fault.delay_s)
         status, headers, data = self._upstream(body)
+        if fault is not None and fault.kind == "slow":
+            time.sleep(len(data) / fault.bytes_per_s)
         if fault is None or fault.kind == "slow":
             return self._send(status, headers, data)
         if fault.kind == "short":  # a well-formed answer with less than what was asked

@@ -313,8 +313,8 @@ class FsspecStore:
 
     def _check_version(self, path: str) -> None:
         """Whether the bytes that just came are of the object that was listed: one that was replaced by a longer one has all ranges,
-        and the wrong rows in them. S3 and Azure were asked on that condition; in a process's own memory it costs nothing; of others it is asked
-        with the first range of a file, and then at most once in `_CHECK_EVERY_S`."""
+        and the wrong rows in them. S3 and Azure were asked on that condition; in a process's own memory it costs nothing; of others
+        it is asked with the first range of a file, and then at most once in `_CHECK_EVERY_S`."""
         known = self._remembered(path)
         if known is None or (known.etag and self.scheme in SURE):
             return
