@@ -77,7 +77,7 @@ def upload(table: pa.Table, shards: int, options: dict[str, Any], scratch: Path)
 
 def measure(setting: Setting) -> list[Result]:
     """Seconds for one pass, start-up included."""
-    count, shards = (512, 4) if setting.quick else (1_280, 16)
+    count, shards = (512, 4) if setting.quick else (960, 16)
     with server() as (quick, slow), tempfile.TemporaryDirectory(prefix="zephon-bench-") as made:
         scratch, numbers = Path(made), itertools.count()
         (scratch / "local").mkdir()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -111,12 +111,9 @@ class Dataset:
             RecipeError: nothing there, a mixture of formats, an unknown option.
             PluginError: an unknown or broken reader.
         """
-        paths = [path] if isinstance(path, str | os.PathLike) else list(path)
-        if not paths:
-            raise RecipeError(f"data set {name!r} has no path")
+        made = _paths_of(name, path)
         if fmt is not None and format is not None and fmt != format:
             raise RecipeError(f"fmt={fmt!r} and format={format!r} are one setting; give one of them")
-        made = [os.fspath(p) for p in paths]
         where = FileShards(
             name, made, fmt or format, options, storage_options=storage_options, io_options=io_options, cache_dir=cache_dir
         )
@@ -362,6 +359,18 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"Dataset({self.name!r})"
+
+
+def _paths_of(name: str, path: Any) -> list[str]:
+    """What `from_path` was given, as text. Raises `RecipeError`."""
+    paths = [path] if isinstance(path, str | bytes | os.PathLike) or not isinstance(path, Iterable) else list(path)
+    if isinstance(path, Mapping) or not all(isinstance(p, str | os.PathLike) and isinstance(os.fspath(p), str) for p in paths):
+        raise RecipeError(
+            f"the path of data set {name!r} is {path!r}", hint="give a local path, a URL, a pattern, or a list of these, as text"
+        )
+    if not paths:
+        raise RecipeError(f"data set {name!r} has no path")
+    return [os.fspath(p) for p in paths]
 
 
 def _unifies(first: pa.Schema, second: pa.Schema) -> bool:

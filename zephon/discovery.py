@@ -98,9 +98,10 @@ def detect(store: Store, files: Sequence[FileInfo], place: str) -> type[Reader]:
         rest = f"; and files of no format: {_counts(unknown_files)}" if unknown_files else ""
         raise RecipeError(f"{place} mixes formats: {listed}{rest}", hint="give format=… or a narrower path")
     notes = "".join(f"\n  {b}" for b in broken)
+    one_a_line = ".json files: format='jsonl' if each line of them is an object. " if ".json" in unknown_files else ""
     raise RecipeError(
         f"no reader knows the {len(files)} files at {place} ({_counts(unknown_files)}), for example {files[0].path!r}{notes}",
-        hint=f"give format=…; installed: {', '.join(available('zephon.formats'))}",
+        hint=f"{one_a_line}give format=…; installed: {', '.join(available('zephon.formats'))}",
     )
 
 
@@ -129,9 +130,10 @@ def _candidates(store: Store, files: Sequence[FileInfo]) -> tuple[list[_Claim], 
 
 def _suffix(reader: type[Reader], path: str) -> int:
     """The length of the longest suffix of this reader that the name ends in; 0: none, or it is the name of a metadata file."""
-    if not path.endswith(reader.suffixes) or _name(path) in _METADATA:
+    lower = path.lower()
+    if not lower.endswith(reader.suffixes) or _name(path) in _METADATA:
         return 0
-    return max((len(s) for s in reader.suffixes if path.endswith(s)), default=0)
+    return max((len(s) for s in reader.suffixes if lower.endswith(s)), default=0)
 
 
 class _Owners:

@@ -158,7 +158,7 @@ class Reader(ABC):
 
     name: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """File names that end so are this format's shards, e.g. `(".parquet",)`."""
+    """File names that end so, in lower or upper case, are this format's shards, e.g. `(".parquet",)`."""
     index_files: ClassVar[tuple[str, ...]] = ()
     """A directory that holds a file of this name is this format's, e.g. `("index.json",)`; stronger than suffixes."""
     splittable: ClassVar[bool] = False
@@ -170,7 +170,7 @@ class Reader(ABC):
 
         Where none has, all: the user forced the format.
         """
-        mine = [f for f in files if f.path.endswith(self.suffixes)] if self.suffixes else []
+        mine = [f for f in files if f.path.lower().endswith(self.suffixes)] if self.suffixes else []
         return [Shard(path=f.path, size=f.size, etag=f.etag) for f in (mine or files)]
 
     @classmethod

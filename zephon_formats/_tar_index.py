@@ -47,7 +47,7 @@ def codec_of_tar(head: bytes, path: str) -> Codec:
     if head[:4] == b"\x28\xb5\x2f\xfd" or (head[1:4] == b"\x2a\x4d\x18" and 0x50 <= head[0] <= 0x5F):
         return "zstd"
     for suffix, name in ((".gz", "gzip"), (".tgz", "gzip"), (".zst", "zstd")):
-        if head and path.endswith(suffix):
+        if head and path.lower().endswith(suffix):
             raise DataError(f"the file ends in {suffix!r} but does not hold {name} data; it begins with {head[:4]!r}")
     return "plain"
 

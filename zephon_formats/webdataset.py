@@ -28,6 +28,7 @@ from zephon_formats._index import cut_units
 from zephon_formats._sidecar import local_version
 from zephon_formats._tar_index import I32, Samples, TarIndex, group, load_or_build
 from zephon_formats._tar_scan import BLOCK, parse_header, show
+from zephon_formats._told import Told
 
 _log = logging.getLogger("zephon.formats.webdataset")
 
@@ -135,6 +136,7 @@ class _OpenWebDataset:
         self._local = store.local(shard.path) if index.unpacked is None else None
         self._near = _NEAR_DISK if self._local or index.unpacked else _NEAR_STORE
         self._closed = False
+        self._told = Told(shard.path)
         odd = next((e for e in samples.extensions.values() if re.match(r"\d[^.]*\.|[^.]*\s", e)), None)
         if odd and reader.key == "first_dot":
             _log.warning(
@@ -183,7 +185,7 @@ class _OpenWebDataset:
             return _images(data, self._index.members.names, member)
         convert = _as_text if kind == "string" else _as_ints
         try:
-            return convert(data, lenient=self._reader.bad_text == "replace")
+            return convert(data, lenient=self._reader.bad_text == "replace", told=self._told)
         except _BadValue as bad:
             found = show(self._index.members.names[int(member[bad.row])].as_py())
             hint = f"or give types={{{name!r}: 'string'}}" if kind == "int64" else "bad_text='replace' turns it into U+FFFD"
@@ -288,11 +290,13 @@ def _text(data: pa.BinaryArray) -> pa.Array[Any]:
     return _as_text(data, lenient=True)
 
 
-def _as_text(data: pa.BinaryArray, *, lenient: bool) -> pa.Array[Any]:
+def _as_text(data: pa.BinaryArray, *, lenient: bool, told: Told | None = None) -> pa.Array[Any]:
     try:
         return data.cast(pa.string())
     except pa.ArrowInvalid:
         pass
+    if lenient and told is not None:
+        told.replaced_text()
     texts: list[str | None] = []
     for row, value in enumerate(data.to_pylist()):
         try:
@@ -302,7 +306,7 @@ def _as_text(data: pa.BinaryArray, *, lenient: bool) -> pa.Array[Any]:
     return pa.array(texts, pa.string())
 
 
-def _as_ints(data: pa.BinaryArray, *, lenient: bool) -> pa.Array[Any]:  # noqa: ARG001 - a number has no replacement
+def _as_ints(data: pa.BinaryArray, *, lenient: bool, told: Told) -> pa.Array[Any]:  # noqa: ARG001 - a number has no replacement
     """Decimal integers, blanks around them aside."""
     try:
         return pc.ascii_trim_whitespace(data.cast(pa.string())).cast(pa.int64())
