@@ -40,7 +40,10 @@ def serve(port: Any, stop: Any) -> None:
 
     with moto() as upstream:
         proxy = Proxy(upstream)
-        proxy.fresh(Fault("slow", method="GET", delay_s=_WAIT_S, bytes_per_s=_BYTES_PER_S), Fault("slow", method="HEAD", delay_s=_WAIT_S))
+        proxy.fresh(
+            Fault("slow", method="GET", delay_s=_WAIT_S, bytes_per_s=_BYTES_PER_S),
+            Fault("slow", method="HEAD", delay_s=_WAIT_S),
+        )
         port.send((upstream, proxy.port))
         stop.wait()
         proxy.close()
@@ -97,7 +100,9 @@ def measure(setting: Setting) -> list[Result]:
         def remote(step_s: float, cache: dict[str, Any] | bool, *, warm: bool = False) -> float:
             root = scratch / ("warm" if warm else f"cache-{next(numbers)}")
             cache = {"root": str(root), **cache} if isinstance(cache, dict) else cache
-            rows = run("s3://bench", step_s, {"storage_options": slow, "io_options": {"cache": cache}, "cache_dir": str(scratch)})
+            rows = run(
+                "s3://bench", step_s, {"storage_options": slow, "io_options": {"cache": cache}, "cache_dir": str(scratch)}
+            )
             if not warm:
                 shutil.rmtree(root, ignore_errors=True)
             return rows

@@ -366,7 +366,8 @@ def _paths_of(name: str, path: Any) -> list[str]:
     paths = [path] if isinstance(path, str | bytes | os.PathLike) or not isinstance(path, Iterable) else list(path)
     if isinstance(path, Mapping) or not all(isinstance(p, str | os.PathLike) and isinstance(os.fspath(p), str) for p in paths):
         raise RecipeError(
-            f"the path of data set {name!r} is {path!r}", hint="give a local path, a URL, a pattern, or a list of these, as text"
+            f"the path of data set {name!r} is {path!r}",
+            hint="give a local path, a URL, a pattern, or a list of these, as text",
         )
     if not paths:
         raise RecipeError(f"data set {name!r} has no path")

@@ -363,7 +363,9 @@ def test_a_deeper_key_that_the_sample_does_not_show_is_told(
     assert f"the key {name!r}" in caplog.text
 
 
-def test_a_later_top_level_key_is_told_where_all_columns_with_depth_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_later_top_level_key_is_told_where_all_columns_with_depth_are_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"m": {"r": 1}}\n' * 16 + b'{"m": {"r": 1}, "new": 2}\n')
     read_rows(open_file(Jsonl(sample_bytes=1), path))
