@@ -363,15 +363,16 @@ class Dataset:
 
 def _paths_of(name: str, path: Any) -> list[str]:
     """What `from_path` was given, as text. Raises `RecipeError`."""
-    paths = [path] if isinstance(path, str | bytes | os.PathLike) or not isinstance(path, Iterable) else list(path)
-    if isinstance(path, Mapping) or not all(isinstance(p, str | os.PathLike) and isinstance(os.fspath(p), str) for p in paths):
+    given: list[Any] = [path] if isinstance(path, str | bytes | os.PathLike) or not isinstance(path, Iterable) else list(path)
+    paths = [os.fspath(p) if isinstance(p, os.PathLike) else p for p in given]
+    if isinstance(path, Mapping) or not all(isinstance(p, str) for p in paths):
         raise RecipeError(
             f"the path of data set {name!r} is {path!r}",
             hint="give a local path, a URL, a pattern, or a list of these, as text",
         )
     if not paths:
         raise RecipeError(f"data set {name!r} has no path")
-    return [os.fspath(p) for p in paths]
+    return paths
 
 
 def _unifies(first: pa.Schema, second: pa.Schema) -> bool:

@@ -81,7 +81,7 @@ def parse(lines: Lines, wanted: Sequence[str], columns: Columns, *, bad_text: st
     names = [n for n in wanted if n in columns.schema.names or _mentions(lines.data, n)]
     looks = not told.unseen and any(_has_struct(f.type) for f in columns.schema if f.name in names)
     # with all columns asked for, Arrow itself says whether there are others
-    made = _parse_fast(lines, names, columns, others="error") if looks and set(columns.schema.names) <= set(names) else None
+    made = _parse_fast(lines, names, columns, unknown="error") if looks and set(columns.schema.names) <= set(names) else None
     if made is not None:
         return made
     made = _parse_fast(lines, names, columns)
@@ -143,14 +143,14 @@ def _batch(named: Sequence[tuple[str, pa.Array[Any]]], rows: int) -> pa.RecordBa
 
 
 def _parse_fast(
-    lines: Lines, names: Sequence[str], columns: Columns, *, others: Literal["ignore", "error"] = "ignore"
+    lines: Lines, names: Sequence[str], columns: Columns, *, unknown: Literal["ignore", "error"] = "ignore"
 ) -> pa.RecordBatch | None:
-    """The rows by pyarrow's parser, or None where it refuses any of them or finds another number of rows; also, with `others="error"`,
+    """The rows by pyarrow's parser, or None where it refuses any of them or finds another number of rows; also, with `unknown="error"`,
     where one has a key, at any depth, that is not known."""
     if columns.as_json.intersection(names) or len(lines.data) > _MAX_BLOCK or not one_object_each(lines.data, lines.starts):
         return None
     known = [columns.schema.field(n) for n in names if n in columns.schema.names]
-    table = _arrow(lines.data, known, others="infer" if len(known) < len(names) else others)
+    table = _arrow(lines.data, known, others="infer" if len(known) < len(names) else unknown)
     if table is None and any(has_null(f.type) for f in known):
         known = [f for f in known if not has_null(f.type)]
         table = _arrow(lines.data, known, others="infer")

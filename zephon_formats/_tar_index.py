@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from zephon.plugin import DataError, PluginError, Shard, Store
 from zephon_formats._bytes import I64, Codec, LocalFile, iter_plain, open_fd
-from zephon_formats._index import _CopyWriter, _exclusive, unpacked_copy
 from zephon_formats._sidecar import Stamp, read_sidecar, stamp_of, write_sidecar
 from zephon_formats._tar_scan import Members, Read, scan, show
+from zephon_formats._unpacked import CopyWriter, exclusive, unpacked_copy
 
 _MAGIC = b"zephon tar index 1\n"
 _NEAR_DISK, _NEAR_STORE = 64 << 10, 2 << 20
@@ -65,7 +65,7 @@ def load_or_build(store: Store, shard: Shard, *, needs_end: bool) -> TarIndex:
     copies = list(store.sidecar(shard.path, f".{stamp.name}.text.zidx"))[::-1] if codec != "plain" else []
     index = _load(places, copies, stamp)
     if index is None or (needs_end and not index.members.complete):
-        with _exclusive(copies or places):
+        with exclusive(copies or places):
             index = _load(places, copies, stamp)
             if index is None or (needs_end and not index.members.complete):
                 index = _build(store, shard, stamp, codec, copies, needs_end)
@@ -94,7 +94,7 @@ def _build(store: Store, shard: Shard, stamp: Stamp, codec: Codec, copies: Seque
 
 
 def _unpack(store: Store, shard: Shard, codec: Codec, copies: Sequence[str]) -> LocalFile:
-    copy = _CopyWriter(copies, shard.path)
+    copy = CopyWriter(copies, shard.path)
     try:
         with store.open(shard.path) as file:
             for block in iter_plain(file, shard.size, codec):

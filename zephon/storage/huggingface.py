@@ -18,8 +18,8 @@ from zephon.plugin import FileInfo
 from zephon.storage.faults import Fault
 from zephon.storage.names import is_hidden
 from zephon.storage.remote import FsspecStore
-from zephon.storage.splits import KEYWORDS
 from zephon.storage.retry import FailedError
+from zephon.storage.splits import KEYWORDS
 
 _EXPORT = "refs/convert/parquet"
 _SPECIAL = re.compile(r"^(refs/(?:convert/[^/]+|pr/[0-9]+))(?:/|$)")
