@@ -217,7 +217,7 @@ def _load_line(lines: Lines, number: int, bad_text: str) -> dict[str, Any]:
             raise lines.error(number, _why(line, error), _hint(line)) from None
         record = table.to_pylist()[0]  # deeper nesting than Python's parser takes, or `Inf`
     if not isinstance(record, dict):
-        raise lines.error(number, f"a row must be a JSON object, found {line[:40].decode('utf-8', 'replace')!r}")
+        raise lines.error(number, f"a row must be a JSON object, found {line[:40].decode('utf-8', 'replace')!r}", _hint(line))
     return record
 
 
@@ -229,6 +229,8 @@ def _why(line: bytes, error: Exception) -> str:
 
 
 def _hint(line: bytes) -> str | None:
+    if line[:1] == b"[":
+        return "a file that is one JSON array must be written as one object a line: jq -c '.[]' FILE"
     return "the last line looks cut off" if line[:1] == b"{" and line[-1:] != b"}" else None
 
 
