@@ -22,13 +22,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zephon.plugin import DataError, OpenShard, Reader, RecipeError, Shard, Store, Units, at
+from zephon.plugin import DataError, OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
 from zephon_formats._bytes import I64
 from zephon_formats._index import cut_units
 from zephon_formats._sidecar import local_version
 from zephon_formats._tar_index import I32, Samples, TarIndex, group, load_or_build
 from zephon_formats._tar_scan import BLOCK, parse_header, show
 from zephon_formats._told import Told
+from zephon_formats._write_tar import TarWriter
 
 _log = logging.getLogger("zephon.formats.webdataset")
 
@@ -64,6 +65,7 @@ class WebDataset(Reader):
     name: ClassVar[str] = "webdataset"
     suffixes: ClassVar[tuple[str, ...]] = (".tar", ".tar.gz", ".tgz", ".tar.zst")
     splittable: ClassVar[bool] = True
+    part_suffix: ClassVar[str | None] = ".tar"
 
     key: Literal["first_dot", "last_dot"] = "first_dot"
     """Where a base name is split: `Track 2.0.mp3` is `Track 2` + `0.mp3`, or `Track 2.0` + `mp3`."""
@@ -100,6 +102,10 @@ class WebDataset(Reader):
         for column, name in self.types.items():
             if name not in TYPES:
                 raise RecipeError(f"types[{column!r}] must be one of {', '.join(map(repr, TYPES))}, got {name!r}")
+
+    def writer(self, path: str, schema: pa.Schema) -> ShardWriter:
+        """A writer of one plain tar; columns are extensions. What has none of the known ones is read back as bytes: see `types`."""
+        return TarWriter(path, schema)
 
     def open(self, store: Store, shard: Shard) -> OpenShard:
         """Load the index of one shard, or make it (one pass over the headers) and keep it.
