@@ -21,6 +21,7 @@ YARDSTICKS = {
     "records": 120,
     "plan": 120,
     "fetch": 300,
+    "cache": 200,
     "first_batch": 120,
     "checkpoint": 240,
     "padding": 120,

@@ -1,14 +1,21 @@
 """Fetch and batch: (JPEG bytes, text) in batches of 32, globally shuffled, format by format, against the format's own loader.
 
 The files are written by each format's own writer. Loaders decode nothing: images stay bytes. Each is given what its documentation says
-about speed in one process; ours runs `threads` with two workers.
+about speed in one process; ours runs `threads` with two workers. Megatron holds tokens and nothing else: documents of a few hundred of
+them, compared where `megatron.core` is installed.
+
+    python -m benchmarks.fetch --case parquet         # one format; several may be given
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import io
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,27 +49,42 @@ def photographs(count: int) -> pa.Table:
     return pa.Table.from_pylist(rows)
 
 
-def measure(setting: Setting) -> list[Result]:
+def documents(count: int) -> pa.Table:
+    """`count` lists of 50 to 500 tokens."""
+    random = np.random.default_rng(1)
+    lengths = random.integers(50, 500, count)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    tokens = random.integers(0, 65_000, int(offsets[-1])).astype(np.int32)
+    return pa.table({"input_ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens))})
+
+
+def measure(setting: Setting, only: Sequence[str] = ()) -> list[Result]:
     """Samples per second over one whole pass, start-up included."""
     logging.getLogger("streaming").setLevel(logging.ERROR)
-    table = photographs(320 if setting.quick else 4_000)
     results = []
+    count = 320 if setting.quick else 4_000
+    photos = cache(lambda: photographs(count))
+    tokens = cache(lambda: documents(10 * count))
     for name, (make, theirs, way) in CASES.items():
-        folder = setting.folder / f"fetch-{name}"
-        if not folder.exists():
-            folder.mkdir(parents=True)
-            make(table, folder)
+        if (only and name not in only) or (name == "megatron" and not importlib.util.find_spec("megatron")):
+            continue
+        folder = setting.folder / f"fetch-{name}-{count}"
+        rows = 10 * count if name == "megatron" else count
+        if not (folder / ".whole").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            make(tokens() if name == "megatron" else photos(), folder)
+            (folder / ".whole").touch()
 
         def ours(folder: Path = folder) -> float:
             source = StaticMixtureWorkSource([Dataset.from_path("photographs", folder)], seed=1, stop_after_passes=1)
             pipeline = Pipeline(source).batch(_BATCH).options(lanes=2, runner="threads", workers=CORES)
-            return float(sum(len(batch.to_pydict()["text"]) - batch.empty for batch in pipeline))
+            return float(sum(len(list(batch.to_pydict().values())[-1]) - batch.empty for batch in pipeline))
 
         def bare(theirs: Callable[[Path], Iterable[int]] = theirs, folder: Path = folder) -> float:
             return float(sum(theirs(folder)))
 
         b, o = alternate(bare, ours, repeats=setting.repeats)
-        assert b[0].work == o[0].work == len(table), (name, b[0].work, o[0].work)
+        assert b[0].work == o[0].work == rows, (name, b[0].work, o[0].work)
         results.append(rates(f"fetch and batch, {name}", b, o, unit="samples/s", note=f"bare: {way}"))
     return results
 
@@ -93,6 +115,24 @@ def write_tars(table: pa.Table, folder: Path) -> None:
         with TarWriter(str(folder / f"part-{part}.tar")) as tar:
             for number, row in enumerate(rows[part * step : (part + 1) * step]):
                 tar.write({"__key__": f"{part}-{number:06d}", "jpg": row["image"], "txt": row["text"]})
+
+
+def write_lance(table: pa.Table, folder: Path) -> None:
+    """By Lance's own writer, a fragment per quarter."""
+    import lance
+
+    lance.write_dataset(table, str(folder / "photographs.lance"), max_rows_per_file=-(-len(table) // 4))
+
+
+def write_megatron(table: pa.Table, folder: Path) -> None:
+    """By Megatron's own builder."""
+    import torch
+    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+    builder = IndexedDatasetBuilder(str(folder / "tokens.bin"), dtype=np.uint16)
+    for document in table.column("input_ids").to_pylist():
+        builder.add_document(torch.tensor(document), [len(document)])
+    builder.finalize(str(folder / "tokens.idx"))
 
 
 def batches(items: Iterable[Any]) -> Iterator[int]:
@@ -162,16 +202,42 @@ def vortex(folder: Path) -> Iterator[int]:
             yield from (len(b.to_pydict()["text"]) for b in pa.Table.from_batches([batch]).to_batches(max_chunksize=_BATCH))
 
 
+def lance(folder: Path) -> Iterator[int]:
+    """`LanceDataset` of `lance.torch.data`, not shuffled."""
+    from lance.torch.data import LanceDataset
+
+    made = LanceDataset(
+        str(folder / "photographs.lance"),
+        batch_size=_BATCH,
+        to_tensor_fn=lambda batch, **_: batch.to_pydict(),
+        auto_detect_rank=False,
+    )
+    yield from (len(batch["text"]) for batch in made)
+
+
+def megatron(folder: Path) -> Iterator[int]:
+    """`IndexedDataset`, mapped, at shuffled indices."""
+    from megatron.core.datasets.indexed_dataset import IndexedDataset
+
+    made = IndexedDataset(str(folder / "tokens"))
+    yield from batches(made[int(i)].tolist() for i in np.random.default_rng(1).permutation(len(made)))
+
+
 CASES: dict[str, tuple[Callable[[pa.Table, Path], None], Callable[[Path], Iterable[int]], str]] = {
     "parquet": (write("parquet"), parquet, "`datasets`, streaming, buffer of 1,000"),
     "arrow": (write("arrow"), arrow, "`datasets`, shuffled by indices"),
     "litdata": (write("litdata"), litdata, "`litdata.StreamingDataset`"),
     "webdataset": (write_tars, tars, "`WebDataset`, buffer of 1,000"),
     "vortex": (write("vortex"), vortex, "a bare scan, not shuffled"),
+    "lance": (write_lance, lance, "`lance.torch.data.LanceDataset`, not shuffled"),
+    "megatron": (write_megatron, megatron, "`IndexedDataset` at shuffled indices; documents of 275 tokens on average"),
     # last: its processes and shared memory outlive it, and litdata then waits for ever
     "mds": (write("mds"), mds, "`StreamingDataset`"),
 }
 
 
 if __name__ == "__main__":
-    script(measure)
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--case", action="append", choices=list(CASES), default=[])
+    given, sys.argv[1:] = parser.parse_known_args()
+    script(lambda setting: measure(setting, given.case))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from zephon.memory import InMemoryShard, MemoryShards
 from zephon.plan.units import I64, UnitTable, unit_table
 from zephon.plugin import OpenShard, Shard, Units
 from zephon.selection import Kept, Mask, Part, Selection, columns_of, evaluate, judge, load_kept, save_kept
+from zephon.shards import Looks, Shards
 from zephon.storage import StoreOptions
 
 if TYPE_CHECKING:
@@ -31,31 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["Dataset", "InMemoryShard", "MemoryShards", "Shards"]
 
 _OPEN_SHARDS = 64
-
-
-class Shards(Protocol):
-    """Where a data set's shards come from: files through a reader, or memory."""
-
-    def list(self) -> Sequence[Shard]:
-        """The shards in their fixed order."""
-        ...
-
-    def open(self, shard: Shard) -> OpenShard:
-        """One of them, ready for reading."""
-        ...
-
-    def recipe(self) -> dict[str, Any]:
-        """`format` and `options`, plain."""
-        ...
-
-    def keep_at(self, shards: Sequence[Shard], what: str) -> str | None:
-        """A local path for something that was worked out from these versions of the shards; None: don't keep it."""
-        ...
-
-    @property
-    def splittable(self) -> bool:
-        """See `Reader`."""
-        ...
 
 
 class Dataset:
@@ -135,12 +111,9 @@ class Dataset:
             RecipeError: nothing there, a mixture of formats, an unknown option.
             PluginError: an unknown or broken reader.
         """
-        paths = [path] if isinstance(path, str | os.PathLike) else list(path)
-        if not paths:
-            raise RecipeError(f"data set {name!r} has no path")
+        made = _paths_of(name, path)
         if fmt is not None and format is not None and fmt != format:
             raise RecipeError(f"fmt={fmt!r} and format={format!r} are one setting; give one of them")
-        made = [os.fspath(p) for p in paths]
         where = FileShards(
             name, made, fmt or format, options, storage_options=storage_options, io_options=io_options, cache_dir=cache_dir
         )
@@ -183,32 +156,34 @@ class Dataset:
             return list(self._shards.list())
 
     @cached_property
-    def _scan(self) -> tuple[UnitTable, pa.Schema]:
+    def _scan(self) -> tuple[UnitTable, pa.Schema, list[Looks]]:
         shards = self.shards
         with ThreadPoolExecutor(min(16, max(1, len(shards)))) as pool:
             scanned = list(pool.map(self._scan_shard, range(len(shards))))
         schema = pa.schema([])
-        for number, (_, shard_schema) in enumerate(scanned):
+        for number, (_, shard_schema, _) in enumerate(scanned):
             try:
                 schema = pa.unify_schemas([schema, shard_schema], promote_options="permissive")
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-                first = next((i for i, (_, s) in enumerate(scanned) if not _unifies(s, shard_schema)), 0)
+                first = next((i for i, (_, s, _) in enumerate(scanned) if not _unifies(s, shard_schema)), 0)
                 raise DataError(
                     f"shards {shards[first].path!r} and {shards[number].path!r} have types that don't go together: {error}",
                     where=Where(dataset=self.name),
                 ) from error
-        return unit_table([(u.rows, u.nbytes) for u, _ in scanned]), schema.remove_metadata()
+        looks = [looks for _, _, looks in scanned]
+        return unit_table([(u.rows, u.nbytes) for u, _, _ in scanned]), schema.remove_metadata(), looks
 
-    def _scan_shard(self, number: int) -> tuple[Units, pa.Schema]:
-        shard = self._opened(number)
+    def _scan_shard(self, number: int) -> tuple[Units, pa.Schema, Looks]:
         with at(dataset=self.name, shard=self.shards[number].path):
-            return shard.units(), shard.schema
+            looks = self._shards.look(self.shards[number])  # before it is opened: what comes after is noticed
+            shard = self._opened(number)
+            return shard.units(), shard.schema, looks
 
     @cached_property
     def _selection(self) -> Selection | None:
         if self.part is None:
             return None
-        table, schema = self._scan
+        table, schema, _ = self._scan
         span = self.part.span(table.total_rows)
         if self.part.expression is None:
             return Selection(table, span, None)
@@ -270,7 +245,7 @@ class Dataset:
 
     def use_io_options(self, options: Any) -> None:
         """Read through a store with these options from now on, unless the data set was given some of its own."""
-        if isinstance(self._shards, FileShards) and self._shards.use_io_options(options):
+        if self._shards.use_io_options(options):
             with self._open_guard:
                 self._open.clear()
             if "shards" in vars(self):  # they were listed before the cache's limit was known
@@ -281,22 +256,21 @@ class Dataset:
         """Fetch the shards of these units into the shard cache, in the background; without a cache, nothing."""
         if self.has_cache:
             numbers = dict.fromkeys(self.units.shard[units].tolist())
-            self._shards.prefetch([self.shards[n] for n in numbers])  # type: ignore[attr-defined]
+            self._shards.prefetch([self.shards[n] for n in numbers])
 
     def cancel_prefetch(self) -> None:
         """Stop fetching ahead."""
-        if isinstance(self._shards, FileShards):
-            self._shards.cancel_prefetch()
+        self._shards.cancel_prefetch()
 
     @property
     def has_cache(self) -> bool:
         """Whether shards are fetched into a cache on local disk."""
-        return isinstance(self._shards, FileShards) and self._shards.has_cache
+        return self._shards.has_cache
 
     @property
     def in_memory(self) -> bool:
         """Whether reading a unit is no more than slicing memory."""
-        return isinstance(self._shards, MemoryShards)
+        return self._shards.in_memory
 
     def __len__(self) -> int:
         return self.units.total_rows
@@ -329,8 +303,15 @@ class Dataset:
         return made if places is None else list(_at_places(made, places))
 
     def _read(self, shard: int, number: int, columns: Sequence[str] | None, start: int, stop: int) -> list[pa.RecordBatch]:
+        looks = self._scan[2][shard]
         with at(dataset=self.name, shard=self.shards[shard].path):
-            made = list(self._opened(shard).read(number, columns, start, stop))
+            try:
+                made = list(self._opened(shard).read(number, columns, start, stop))
+            except DataError:
+                self._shards.check(self.shards[shard], looks)  # if it was replaced, that is what to say
+                raise
+            # after the read: a file that was replaced before or meanwhile may have all that was asked for, and wrong rows in it
+            self._shards.check(self.shards[shard], looks)
             found = sum(len(g) for g in made)
             if found != stop - start:
                 raise DataError(f"unit {number} gave {found} rows where its index promises {stop - start}")
@@ -378,6 +359,20 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"Dataset({self.name!r})"
+
+
+def _paths_of(name: str, path: Any) -> list[str]:
+    """What `from_path` was given, as text. Raises `RecipeError`."""
+    given: list[Any] = [path] if isinstance(path, str | bytes | os.PathLike) or not isinstance(path, Iterable) else list(path)
+    paths = [os.fspath(p) if isinstance(p, os.PathLike) else p for p in given]
+    if isinstance(path, Mapping) or not all(isinstance(p, str) for p in paths):
+        raise RecipeError(
+            f"the path of data set {name!r} is {path!r}",
+            hint="give a local path, a URL, a pattern, or a list of these, as text",
+        )
+    if not paths:
+        raise RecipeError(f"data set {name!r} has no path")
+    return paths
 
 
 def _unifies(first: pa.Schema, second: pa.Schema) -> bool:

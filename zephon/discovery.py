@@ -18,11 +18,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from zephon.errors import PluginError, RecipeError, unknown
+from zephon.errors import DataError, PluginError, RecipeError, unknown
 from zephon.keys import key
 from zephon.plugin import FileInfo, OpenShard, Reader, Shard, Store
 from zephon.registry import available, load
+from zephon.shards import Looks, Shards
 from zephon.storage import ListedStore, StoreOptions, expand, open_store
+from zephon.storage.local import is_another, look_at
+from zephon.storage.splits import count_splits
 
 _log = logging.getLogger("zephon.discovery")
 
@@ -95,9 +98,10 @@ def detect(store: Store, files: Sequence[FileInfo], place: str) -> type[Reader]:
         rest = f"; and files of no format: {_counts(unknown_files)}" if unknown_files else ""
         raise RecipeError(f"{place} mixes formats: {listed}{rest}", hint="give format=… or a narrower path")
     notes = "".join(f"\n  {b}" for b in broken)
+    one_a_line = ".json files: format='jsonl' if each line of them is an object. " if ".json" in unknown_files else ""
     raise RecipeError(
         f"no reader knows the {len(files)} files at {place} ({_counts(unknown_files)}), for example {files[0].path!r}{notes}",
-        hint=f"give format=…; installed: {', '.join(available('zephon.formats'))}",
+        hint=f"{one_a_line}give format=…; installed: {', '.join(available('zephon.formats'))}",
     )
 
 
@@ -126,9 +130,10 @@ def _candidates(store: Store, files: Sequence[FileInfo]) -> tuple[list[_Claim], 
 
 def _suffix(reader: type[Reader], path: str) -> int:
     """The length of the longest suffix of this reader that the name ends in; 0: none, or it is the name of a metadata file."""
-    if not path.endswith(reader.suffixes) or _name(path) in _METADATA:
+    lower = path.lower()
+    if not lower.endswith(reader.suffixes) or _name(path) in _METADATA:
         return 0
-    return max((len(s) for s in reader.suffixes if path.endswith(s)), default=0)
+    return max((len(s) for s in reader.suffixes if lower.endswith(s)), default=0)
 
 
 class _Owners:
@@ -163,7 +168,7 @@ def _counts(suffixes: Counter[str]) -> str:
     return ", ".join(listed) + (", …" if len(suffixes) > 6 else "")
 
 
-class FileShards:
+class FileShards(Shards):
     """Shards that a reader finds among files."""
 
     def __init__(
@@ -185,6 +190,8 @@ class FileShards:
         self.options = dict(options)
         self.storage_options = storage_options
         self.cache_dir = cache_dir
+        self._path_of: dict[str, int] = {}
+        """Which of the paths each file was found at."""
         if fmt is not None:
             self.reader_class = load("zephon.formats", fmt)
             self._make_reader(self.reader_class)
@@ -224,13 +231,15 @@ class FileShards:
         files: dict[str, FileInfo] = {}
         named: set[str] = set()
         store: ListedStore | None = None
-        for path in self.paths:
+        self._path_of.clear()
+        for number, path in enumerate(self.paths):
             here, inner = open_store(path, self.storage_options, self.cache_dir, options=self.io_options)
             if store is not None and (type(here) is not type(store) or getattr(here, "fs", None) != getattr(store, "fs", None)):
                 raise RecipeError(f"data set {self.name!r} has paths in different stores", hint="make two data sets of it")
             store = store or here
             for file in expand(here, inner):
                 files.setdefault(file.path, file)  # a file that two of the paths name is one shard
+                self._path_of.setdefault(file.path, number)
                 if file.path == inner:
                     named.add(inner)
         assert store is not None
@@ -265,7 +274,26 @@ class FileShards:
         store, reader, files = self._found
         shards = reader.shards(store, files)
         self.check_limits(shards)
+        self._check_splits(shards)
         return shards
+
+    def _check_splits(self, shards: Sequence[Shard]) -> None:
+        """Refuse one path that stands for the shards of several splits: nobody wants to train on the test data.
+
+        Where some shards belong to none, the words may mean something else, and it is only said. Raises `RecipeError`.
+        """
+        for number, path in enumerate(self.paths):
+            found = count_splits(shard.path for shard in shards if self._path_of.get(shard.path) == number)
+            named = {split: paths for split, paths in found.items() if split is not None}
+            if len(named) < 2:
+                continue
+            listed = ", ".join(f"{split} ({len(p)} shards, such as {p[0]!r})" for split, p in sorted(named.items()))
+            if None not in found:
+                raise RecipeError(
+                    f"{path!r} holds several splits: {listed}; read as one data set, they would all be trained on",
+                    hint="give the path of one split, a pattern such as …/train-*, or a list of paths if you mean all of them",
+                )
+            _log.warning("data set %r: %r seems to hold several splits: %s; all are read", self.name, path, listed)
 
     def check_limits(self, shards: Sequence[Shard]) -> None:
         """Refuse a shard cache that can't hold one of these. Raises `RecipeError`."""
@@ -275,6 +303,27 @@ class FileShards:
         """See `Shards`."""
         store, reader, _ = self._found
         return reader.open(store, shard)
+
+    def look(self, shard: Shard) -> Looks:
+        """See `Shards`: local files; what a remote store gives, it has compared with what it listed."""
+        store, reader, _ = self._found
+        if store.local(shard.path) is None:
+            return ()
+        return tuple(look_at(path) for name in reader.paths(shard) if (path := store.local(name)) is not None)
+
+    def check(self, shard: Shard, looked: Looks) -> None:
+        """See `Shards`."""
+        if not looked:
+            return
+        store, reader, _ = self._found
+        for name, before in zip(reader.paths(shard), looked, strict=True):
+            now = look_at(str(store.local(name)))
+            if is_another(before, now):
+                sizes = f": it had {before[0]} bytes, and has {now[0]} now" if before[0] != now[0] else ""
+                raise DataError(
+                    f"{name!r} was changed or replaced after it was listed{sizes}",
+                    hint="data must not change during a run; start again",
+                )
 
     @property
     def splittable(self) -> bool:
@@ -290,21 +339,12 @@ class FileShards:
         store = self._found[0]
         parts: list[int | str] = [what, repr(self.recipe())]
         for shard in shards:
-            version = shard.etag or _local_version(store.local(shard.path))
+            path = store.local(shard.path)
+            version = shard.etag or ("" if path is None else repr(look_at(path)[:2]))
             if not version:
                 return None  # a file that was replaced by one of its size would not be noticed
             parts += [shard.path, shard.size, version, repr(sorted(shard.extra.items()))]
         return store.sidecar(shards[0].path, f".{key(*parts):016x}.zidx")[-1] if shards else None
-
-
-def _local_version(path: str | None) -> str:
-    if path is None:
-        return ""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return ""
-    return f"{found.st_mtime_ns}.{found.st_ino}"
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from zephon import groups
 from zephon.keys import key
 from zephon.plugin import OpenShard, Shard, Units
+from zephon.shards import Shards
 
 _UNIT_ROWS = 1 << 16
 
@@ -22,9 +23,10 @@ class InMemoryShard:
         self.rows = list(rows)
 
 
-class MemoryShards:
+class MemoryShards(Shards):
     """Arrow tables as shards."""
 
+    in_memory = True
     splittable = True
 
     def __init__(self, tables: Mapping[str, pa.Table]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
+from zephon.checks import whole_or_none
 from zephon.engine.faults import POLICIES, Policy
 from zephon.errors import RecipeError, unknown
 
@@ -17,15 +17,6 @@ ADAPTER_OPTIONS: tuple[str, ...] = (
 """Names that `zephon.compat` translates; here only so that a misspelling of one is answered with it."""
 
 RunnerName = Literal["inline", "threads", "processes"]
-
-
-def whole(name: str, value: Any, *, least: int) -> int | None:
-    """A whole number as a Python integer (numpy's are taken, states hold plain values); None stays. Raises `RecipeError`."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < least:
-        raise RecipeError(f"{name} is {value!r}; it must be a whole number ≥ {least}")
-    return operator.index(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +76,9 @@ class Options:
             "flush_every_chunks",
             "max_steps",
         ):
-            object.__setattr__(self, name, whole(name, getattr(self, name), least=1))
+            object.__setattr__(self, name, whole_or_none(name, getattr(self, name), least=1))
         for name in ("max_failures", "max_failures_in_a_row", "dp_rank"):
-            object.__setattr__(self, name, whole(name, getattr(self, name), least=0))
+            object.__setattr__(self, name, whole_or_none(name, getattr(self, name), least=0))
         if not self.watchdog_s > 0:
             raise RecipeError(f"watchdog_s is {self.watchdog_s!r}; it must be > 0")
         if self.agree is not None and not callable(self.agree):

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.batch import Batch
+from zephon.checks import whole_or_none
 from zephon.compat import OPERATOR_NAMES, translate_options, translate_settings
 from zephon.compose import Settled, make_definition, read_exclusions, settle
 from zephon.dataset import Dataset
@@ -21,7 +22,7 @@ from zephon.engine.run import Definition, Run
 from zephon.engine.state import LaneState, load_state, make_state, merge_states, padding_total, stated_padding
 from zephon.errors import CheckpointError, RecipeError, unknown
 from zephon.exchange import exchange_states
-from zephon.options import Options, whole
+from zephon.options import Options
 from zephon.plan.source import StaticMixtureWorkSource
 from zephon.plugin import Collates, Operator
 from zephon.registry import available, load
@@ -104,8 +105,8 @@ class Pipeline:
             RecipeError: a size below 1.
         """
         self._batch = {
-            "microbatch": whole("microbatch_size", microbatch_size, least=1) or 1,
-            "global": whole("global_batch_size", global_batch_size, least=1),
+            "microbatch": whole_or_none("microbatch_size", microbatch_size, least=1) or 1,
+            "global": whole_or_none("global_batch_size", global_batch_size, least=1),
             "drop_last": bool(drop_last),
         }
         self._settled = None

@@ -158,7 +158,7 @@ class Reader(ABC):
 
     name: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """File names that end so are this format's shards, e.g. `(".parquet",)`."""
+    """File names that end so, in lower or upper case, are this format's shards, e.g. `(".parquet",)`."""
     index_files: ClassVar[tuple[str, ...]] = ()
     """A directory that holds a file of this name is this format's, e.g. `("index.json",)`; stronger than suffixes."""
     splittable: ClassVar[bool] = False
@@ -170,7 +170,7 @@ class Reader(ABC):
 
         Where none has, all: the user forced the format.
         """
-        mine = [f for f in files if f.path.endswith(self.suffixes)] if self.suffixes else []
+        mine = [f for f in files if f.path.lower().endswith(self.suffixes)] if self.suffixes else []
         return [Shard(path=f.path, size=f.size, etag=f.etag) for f in (mine or files)]
 
     @classmethod
@@ -185,6 +185,11 @@ class Reader(ABC):
     @abstractmethod
     def open(self, store: Store, shard: Shard) -> OpenShard:
         """Read the footer or index of one shard. Raises `DataError` where the file isn't of this format."""
+
+    def paths(self, shard: Shard) -> Sequence[str]:
+        """The files that the rows of a shard are read from, where it is more than the shard's own: they must not change during a run,
+        and of local ones that is checked at each read."""
+        return (shard.path,)
 
     def writer(self, path: str, schema: pa.Schema) -> ShardWriter:
         """A writer of one new file (or directory) on local disk; what it writes, this reader reads back.

@@ -33,7 +33,7 @@ def data_files(store: Store, files: Sequence[FileInfo], suffixes: tuple[str, ...
             _check_splits(store, content[_DICT], folder, folders)
     made: list[FileInfo] = []
     for content in folders.values():
-        mine = {name: file for name, file in content.items() if name.endswith(suffixes)}
+        mine = {name: file for name, file in content.items() if name.lower().endswith(suffixes)}
         if _STATE in content:
             made += _saved(store, content[_STATE], content)
         elif _INFO in content and mine:

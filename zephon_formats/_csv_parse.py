@@ -15,6 +15,7 @@ import pyarrow.csv as pacsv
 from zephon.plugin import DataError
 from zephon_formats._csv_split import plain_field, raw_fields
 from zephon_formats._rows import Rows
+from zephon_formats._told import Told
 
 _WIDE_INT = 1 << 53
 """A double holds every integer up to here."""
@@ -69,7 +70,7 @@ def header_names(data: bytes, dialect: Dialect) -> list[str]:
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-def parse(rows: Rows, schema: pa.Schema, wanted: Sequence[str], dialect: Dialect) -> pa.RecordBatch:
+def parse(rows: Rows, schema: pa.Schema, wanted: Sequence[str], dialect: Dialect, told: Told) -> pa.RecordBatch:
     """The columns `wanted` (one at least) of these rows in the types of `schema`, which names all columns of the text.
 
     Raises:
@@ -84,7 +85,10 @@ def parse(rows: Rows, schema: pa.Schema, wanted: Sequence[str], dialect: Dialect
     if dialect.pad:
         rows = _padded(rows, len(schema), dialect)
     if dialect.replace:
-        rows = _cleaned(rows)
+        cleaned = _cleaned(rows)
+        if cleaned.data != rows.data:
+            told.replaced_text()
+        rows = cleaned
     try:
         return _parse(rows, schema, wanted, dialect)
     except pa.ArrowInvalid as error:

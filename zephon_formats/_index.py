@@ -12,13 +12,7 @@ Readers of other processes wait for the one that unpacks; they need not, for the
 from __future__ import annotations
 
 import base64
-import contextlib
-import errno
-import hashlib
-import os
-import re
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,7 +23,7 @@ from zephon.plugin import DataError, Shard, Store
 from zephon_formats._bytes import I64, Codec, LineStarts, LocalFile, codec_of, iter_plain, open_fd
 from zephon_formats._json import Columns
 from zephon_formats._sidecar import Stamp, local_version, read_sidecar, stamp_of, write_sidecar
-from zephon_formats._sidecar import temporary_file as _temporary
+from zephon_formats._unpacked import CopyWriter, exclusive, unpacked_copy
 
 __all__ = ["Index", "Offsets", "Read", "Splitter", "Stamp", "cut_units", "load_or_build", "local_version", "stamp_of"]
 
@@ -140,7 +134,7 @@ def load_or_build(
     find = _Finder(places, copies, stamp, codec, unit_bytes, splitter)
     index = find.load()
     if index is None:
-        with _exclusive(copies if codec != "plain" else places):
+        with exclusive(copies if codec != "plain" else places):
             index = find.load() or _build(store, shard, find)
             if index.sampled != sampled:
                 index.columns, index.sampled = (
@@ -162,7 +156,7 @@ def _reader(store: Store, shard: Shard, index: Index) -> Read:
 
 
 def _build(store: Store, shard: Shard, find: _Finder) -> Index:
-    copy = _CopyWriter(find.copies, shard.path) if find.codec != "plain" else None
+    copy = CopyWriter(find.copies, shard.path) if find.codec != "plain" else None
     try:
         size, starts = _scan(store, shard, find, copy)
         unpacked = copy.finish() if copy else None
@@ -173,7 +167,7 @@ def _build(store: Store, shard: Shard, find: _Finder) -> Index:
     return _make_index(find.stamp, OffsetsInMemory(starts), starts, find.unit_bytes, Columns.none(), -1, unpacked, size)
 
 
-def _scan(store: Store, shard: Shard, find: _Finder, copy: _CopyWriter | None) -> tuple[int, I64]:
+def _scan(store: Store, shard: Shard, find: _Finder, copy: CopyWriter | None) -> tuple[int, I64]:
     codec = find.codec
     lines: Splitter | None = None
     size = 0
@@ -213,71 +207,6 @@ def cut_units(starts: I64, unit_bytes: int) -> tuple[I64, I64]:
     borders = np.flatnonzero(np.diff(starts[:-1] // unit_bytes)) + 1
     units = np.concatenate([[0], borders, [rows]]).astype(np.int64)
     return units, np.diff(starts[units])
-
-
-class _CopyWriter:
-    """Writes the unpacked text to the first place that takes it; its name appears when it is complete."""
-
-    def __init__(self, places: Sequence[str], path: str) -> None:
-        self._path = path
-        self._place, self._temporary, self._fd = "", "", -1
-        for place in places:
-            with contextlib.suppress(OSError):
-                self._temporary, self._fd = _temporary(place)
-                self._place = place
-                return
-        file = tempfile.TemporaryFile(prefix="zephon-")  # noqa: SIM115 - only its descriptor lives on
-        self._fd = os.dup(file.fileno())
-        file.close()
-
-    def write(self, block: bytes) -> None:
-        view = memoryview(block)
-        try:
-            while view:
-                view = view[os.write(self._fd, view) :]
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise DataError(
-                f"no space left for the unpacked text of {self._path!r} in {os.path.dirname(self._place) or tempfile.gettempdir()!r}",
-                hint="give cache_dir=… on a disk with more space, or unpack the data",
-            ) from error
-
-    def finish(self) -> LocalFile:
-        if self._place:
-            os.fsync(self._fd)
-            os.replace(self._temporary, self._place)
-            _remove_older(self._place)
-        return LocalFile(self._fd)
-
-    def discard(self) -> None:
-        os.close(self._fd)
-        if self._temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(self._temporary)
-
-
-def unpacked_copy(copies: Sequence[str], size: int) -> LocalFile | None:
-    """The first of these unpacked copies that is there and has so many bytes."""
-    for place in copies:
-        fd = open_fd(place)
-        if fd is not None:
-            file = LocalFile(fd)
-            if file.size == size:
-                return file
-            file.close()
-    return None
-
-
-def _remove_older(place: str) -> None:
-    """Delete copies of earlier versions of the same file; who still reads one has it open."""
-    directory, name = os.path.split(place)
-    version = re.compile(r"\.[0-9a-f]{16}\.text\.zidx$")
-    stem = version.sub("", name)
-    with contextlib.suppress(OSError):
-        for other in os.listdir(directory):
-            if other != name and version.search(other) and version.sub("", other) == stem:
-                os.unlink(os.path.join(directory, other))
 
 
 # --------------------------------------------------------------------------------------------------------- the sidecar
@@ -333,37 +262,3 @@ def _save(places: Sequence[str], index: Index) -> None:
         "plain_size": index.plain_size,
     }
     write_sidecar(places, _MAGIC, index.stamp, header, index.offsets.get(0, index.offsets.rows))
-
-
-@contextlib.contextmanager
-def _exclusive(places: Sequence[str]) -> Iterator[None]:
-    """Let one process at a time do what is inside, where the system has file locks; the others wait, then find its work.
-
-    The lock is advisory and only saves work: nothing is wrong when two get in. The system frees it when its owner dies.
-    """
-    try:
-        import fcntl  # noqa: PLC0415 - not on every system
-    except ImportError:
-        yield
-        return
-    lock, fd = "", -1
-    for place in places:
-        directory, name = os.path.split(place)
-        lock = os.path.join(
-            directory, f".{hashlib.blake2b(name.encode('utf-8', 'surrogateescape'), digest_size=8).hexdigest()}.lock.zidx"
-        )
-        with contextlib.suppress(OSError):
-            os.makedirs(directory, exist_ok=True)
-            fd = os.open(lock, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
-            break
-    if fd < 0:
-        yield
-        return
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(lock)
-        os.close(fd)

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.json as paj
@@ -17,8 +17,14 @@ import pyarrow.json as paj
 from zephon.plugin import DataError
 from zephon_formats._bytes import BLANKS, one_object_each
 from zephon_formats._rows import Rows
+from zephon_formats._told import Told
 from zephon_formats._types import Misfit, Number, clean, fit, has_null, infer, plain, text_of, unify
 
+_REPLACED = re.compile(
+    "[\0\ud800-\udfff]"  # what bytes that are not UTF-8 become by surrogateescape
+    r"|\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+)
+"""What becomes U+FFFD in a text."""
 _MAX_BLOCK = (1 << 31) - 64  # Arrow counts a block's bytes in int32
 _LONG = re.compile(rb"(?<![.0-9])[0-9]{19}")
 _REFUSED = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowCapacityError, OverflowError)
@@ -62,7 +68,7 @@ class Lines(Rows):
         return self.one(number).strip(BLANKS)
 
 
-def parse(lines: Lines, wanted: Sequence[str], columns: Columns, *, bad_text: str) -> pa.RecordBatch:
+def parse(lines: Lines, wanted: Sequence[str], columns: Columns, *, bad_text: str, told: Told) -> pa.RecordBatch:
     """The columns `wanted` of these lines, those left out that neither `columns` nor any of the lines has.
 
     A column that `columns` does not know, or knows only as null, has the type of the values in these lines.
@@ -73,8 +79,52 @@ def parse(lines: Lines, wanted: Sequence[str], columns: Columns, *, bad_text: st
     if not len(lines):
         return _batch([(n, pa.array([], columns.schema.field(n).type)) for n in wanted if n in columns.schema.names], 0)
     names = [n for n in wanted if n in columns.schema.names or _mentions(lines.data, n)]
+    looks = not told.unseen and any(_has_struct(f.type) for f in columns.schema if f.name in names)
+    # with all columns asked for, Arrow itself says whether there are others
+    made = _parse_fast(lines, names, columns, unknown="error") if looks and set(columns.schema.names) <= set(names) else None
+    if made is not None:
+        return made
     made = _parse_fast(lines, names, columns)
-    return made if made is not None else _parse_slow(lines, names, columns, bad_text)
+    if made is None:
+        if bad_text == "replace" and _REPLACED.search(lines.data.decode("utf-8", "surrogateescape")):
+            told.replaced_text()
+        made = _parse_slow(lines, names, columns, bad_text)
+    if looks and (set(columns.schema.names) <= set(names) or lines.row % 16 == 0):
+        _tell_unseen(lines, columns.schema, names, told)
+    return made
+
+
+def _tell_unseen(lines: Lines, schema: pa.Schema, names: Sequence[str], told: Told) -> None:
+    """Tell of keys that the schema lacks, inside of these columns or, where they are all of them, beside them: they are not read.
+
+    Of a few columns Arrow can't say so: the lines are parsed once more for it, and only some are, those of every 16th first row.
+    """
+    table = _arrow(lines.data, [], others="infer")
+    known = pa.struct([f for f in schema if f.name in names])
+    every = len(known) == len(schema)
+    found = pa.struct([f for f in table.schema if every or f.name in names]) if table is not None else None
+    missing = None if found is None else _missing(found, known)
+    if missing:
+        told.unseen_key(missing)
+
+
+def _has_struct(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind) or any(_has_struct(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _missing(found: pa.DataType, known: pa.DataType) -> str | None:
+    """The path of a field of `found` that `known` lacks."""
+    if pa.types.is_struct(found) and pa.types.is_struct(known):
+        names = {f.name: f.type for f in known}
+        for field in found:
+            if field.name not in names:
+                return field.name
+            deeper = _missing(field.type, names[field.name])
+            if deeper:
+                return f"{field.name}.{deeper}"
+    elif pa.types.is_list(found) and hasattr(known, "value_type"):
+        return _missing(found.value_type, known.value_type)
+    return None
 
 
 def _mentions(data: bytes, name: str) -> bool:
@@ -92,21 +142,24 @@ def _batch(named: Sequence[tuple[str, pa.Array[Any]]], rows: int) -> pa.RecordBa
 # ----------------------------------------------------------------------------------------------------------- fast path
 
 
-def _parse_fast(lines: Lines, names: Sequence[str], columns: Columns) -> pa.RecordBatch | None:
-    """The rows by pyarrow's parser, or None where it refuses any of them or finds another number of rows."""
+def _parse_fast(
+    lines: Lines, names: Sequence[str], columns: Columns, *, unknown: Literal["ignore", "error"] = "ignore"
+) -> pa.RecordBatch | None:
+    """The rows by pyarrow's parser, or None where it refuses any of them or finds another number of rows; also, with `unknown="error"`,
+    where one has a key, at any depth, that is not known."""
     if columns.as_json.intersection(names) or len(lines.data) > _MAX_BLOCK or not one_object_each(lines.data, lines.starts):
         return None
     known = [columns.schema.field(n) for n in names if n in columns.schema.names]
-    table = _arrow(lines.data, known, infer_others=len(known) < len(names))
+    table = _arrow(lines.data, known, others="infer" if len(known) < len(names) else unknown)
     if table is None and any(has_null(f.type) for f in known):
         known = [f for f in known if not has_null(f.type)]
-        table = _arrow(lines.data, known, infer_others=True)
+        table = _arrow(lines.data, known, others="infer")
     if table is None or table.num_rows != len(lines):
         return None
     others = [f for f in table.schema if f.name in names and f.name not in {k.name for k in known}]
     strict = [pa.field(f.name, plain(f.type)) for f in others]
     if any(a.type != b.type for a, b in zip(others, strict, strict=True)):
-        table = _arrow(lines.data, [*known, *strict], infer_others=False)  # Arrow took strings for times
+        table = _arrow(lines.data, [*known, *strict], others="ignore")  # Arrow took strings for times
         if table is None:
             return None
     named = [(n, _one(table.column(n))) for n in names if n in table.schema.names]
@@ -119,10 +172,8 @@ def _parse_fast(lines: Lines, names: Sequence[str], columns: Columns) -> pa.Reco
     return made
 
 
-def _arrow(data: bytes, known: Sequence[pa.Field[Any]], *, infer_others: bool) -> pa.Table | None:
-    options = paj.ParseOptions(
-        explicit_schema=pa.schema(known), unexpected_field_behavior="infer" if infer_others else "ignore"
-    )
+def _arrow(data: bytes, known: Sequence[pa.Field[Any]], *, others: Literal["infer", "ignore", "error"]) -> pa.Table | None:
+    options = paj.ParseOptions(explicit_schema=pa.schema(known), unexpected_field_behavior=others)
     source: Any = pa.BufferReader(data)
     try:
         # one block, however long a line is; our workers are the threads
@@ -161,12 +212,12 @@ def _load_line(lines: Lines, number: int, bad_text: str) -> dict[str, Any]:
     try:
         record = loads(text)
     except (ValueError, RecursionError) as error:
-        table = _arrow(line, [], infer_others=True) if line[:1] == b"{" and line[-1:] == b"}" else None
+        table = _arrow(line, [], others="infer") if line[:1] == b"{" and line[-1:] == b"}" else None
         if table is None or table.num_rows != 1:
             raise lines.error(number, _why(line, error), _hint(line)) from None
         record = table.to_pylist()[0]  # deeper nesting than Python's parser takes, or `Inf`
     if not isinstance(record, dict):
-        raise lines.error(number, f"a row must be a JSON object, found {line[:40].decode('utf-8', 'replace')!r}")
+        raise lines.error(number, f"a row must be a JSON object, found {line[:40].decode('utf-8', 'replace')!r}", _hint(line))
     return record
 
 
@@ -178,6 +229,8 @@ def _why(line: bytes, error: Exception) -> str:
 
 
 def _hint(line: bytes) -> str | None:
+    if line[:1] == b"[":
+        return "a file that is one JSON array must be written as one object a line: jq -c '.[]' FILE"
     return "the last line looks cut off" if line[:1] == b"{" and line[-1:] != b"}" else None
 
 
@@ -256,7 +309,7 @@ def infer_columns(pieces: Sequence[Lines], bad_text: str) -> Columns:
 
 def _infer_piece(lines: Lines, bad_text: str) -> tuple[dict[str, pa.DataType | None] | None, DataError | None]:
     if len(lines.data) <= _MAX_BLOCK and one_object_each(lines.data, lines.starts):
-        table = _arrow(lines.data, [], infer_others=True)
+        table = _arrow(lines.data, [], others="infer")
         # Arrow makes doubles of integers beyond int64; they are found, and told apart, line by line
         if table is not None and table.num_rows == len(lines) and not (_any_double(table.schema) and _long_number(lines.data)):
             return {f.name: plain(f.type) for f in table.schema}, None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -287,12 +287,17 @@ class ArrowRows:
             row = start // ARROW_ROWS * ARROW_ROWS
             wanted = self.blocks[start // ARROW_ROWS : (stop - 1) // ARROW_ROWS + 1]
             low, high = int(wanted["begin"][0]), int(wanted["begin"][-1] + wanted["meta"][-1] + wanted["body"][-1])
-            data = self.schema.serialize().to_pybytes() + source.read(self.begin + low, self.begin + high)
+            data = source.read(self.begin + low, self.begin + high)
+            if len(fields) < len(self.schema):
+                data = self.schema.serialize().to_pybytes() + data
         made = []
         try:
-            is_file = self.blocks is None and bytes(data[: len(_IPC)]) == _IPC
-            reader: Any = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(pa.py_buffer(data), options=options)
-            for batch in _each(reader):
+            if self.blocks is not None and len(fields) == len(self.schema):
+                found: Any = self._each_block(data, wanted)  # without a copy; it can't leave columns out
+            else:
+                is_file = self.blocks is None and bytes(data[: len(_IPC)]) == _IPC
+                found = _each((pa.ipc.open_file if is_file else pa.ipc.open_stream)(pa.py_buffer(data), options=options))
+            for batch in found:
                 batch.validate(full=True)  # offsets that point nowhere would end the process
                 if row < stop and row + len(batch) > start:
                     made.append((batch, row))
@@ -302,6 +307,12 @@ class ArrowRows:
         if row < stop:
             raise DataError(f"the Arrow part of the chunk ends at row {row}; its index promises {self.rows} rows")
         return made
+
+    def _each_block(self, data: memoryview, wanted: npt.NDArray[Any]) -> Iterator[pa.RecordBatch]:
+        """The batches of these blocks, which `data` begins with the first of; they share its memory."""
+        begins = wanted["begin"] - wanted["begin"][0]
+        for begin, end in zip(begins.tolist(), (begins + wanted["meta"] + wanted["body"]).tolist(), strict=True):
+            yield pa.ipc.read_record_batch(pa.py_buffer(data[begin:end]), self.schema)
 
 
 def _each(reader: Any) -> Any:

@@ -69,6 +69,10 @@ def find_shards(store: Store, files: Sequence[FileInfo], suffixes: tuple[str, ..
     beside = not indices
     if beside:
         indices = list({path[: path.rfind("/") + 1] + INDEX for path in named})
+        if files and not indices:
+            raise DataError(
+                f"there is no {INDEX}, and {files[0].path!r} is no shard of MDS", hint="give the directory with the index"
+            )
     made: dict[str, Shard] = {}
     for index in sorted(indices, key=lambda path: path.split("/")[:-1]):
         with at(shard=index):

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from zephon.plugin import DataError, PluginError, Shard, Store
 from zephon_formats._bytes import I64, Codec, LocalFile, iter_plain, open_fd
-from zephon_formats._index import _CopyWriter, _exclusive, unpacked_copy
 from zephon_formats._sidecar import Stamp, read_sidecar, stamp_of, write_sidecar
 from zephon_formats._tar_scan import Members, Read, scan, show
+from zephon_formats._unpacked import CopyWriter, exclusive, unpacked_copy
 
 _MAGIC = b"zephon tar index 1\n"
 _NEAR_DISK, _NEAR_STORE = 64 << 10, 2 << 20
@@ -47,7 +47,7 @@ def codec_of_tar(head: bytes, path: str) -> Codec:
     if head[:4] == b"\x28\xb5\x2f\xfd" or (head[1:4] == b"\x2a\x4d\x18" and 0x50 <= head[0] <= 0x5F):
         return "zstd"
     for suffix, name in ((".gz", "gzip"), (".tgz", "gzip"), (".zst", "zstd")):
-        if head and path.endswith(suffix):
+        if head and path.lower().endswith(suffix):
             raise DataError(f"the file ends in {suffix!r} but does not hold {name} data; it begins with {head[:4]!r}")
     return "plain"
 
@@ -65,7 +65,7 @@ def load_or_build(store: Store, shard: Shard, *, needs_end: bool) -> TarIndex:
     copies = list(store.sidecar(shard.path, f".{stamp.name}.text.zidx"))[::-1] if codec != "plain" else []
     index = _load(places, copies, stamp)
     if index is None or (needs_end and not index.members.complete):
-        with _exclusive(copies or places):
+        with exclusive(copies or places):
             index = _load(places, copies, stamp)
             if index is None or (needs_end and not index.members.complete):
                 index = _build(store, shard, stamp, codec, copies, needs_end)
@@ -94,7 +94,7 @@ def _build(store: Store, shard: Shard, stamp: Stamp, codec: Codec, copies: Seque
 
 
 def _unpack(store: Store, shard: Shard, codec: Codec, copies: Sequence[str]) -> LocalFile:
-    copy = _CopyWriter(copies, shard.path)
+    copy = CopyWriter(copies, shard.path)
     try:
         with store.open(shard.path) as file:
             for block in iter_plain(file, shard.size, codec):

@@ -26,6 +26,7 @@ from zephon_formats._csv_split import RecordStarts, raw_fields
 from zephon_formats._index import Index, Read, load_or_build
 from zephon_formats._json import Columns
 from zephon_formats._lines import IndexedText, names_in, no_columns, sample_rows
+from zephon_formats._told import Told
 from zephon_formats._types import declared_types
 from zephon_formats._write_csv import CsvWriter
 
@@ -111,7 +112,7 @@ class Csv(Reader):
             return _OpenCsv(self, store, shard, index, dialect)
 
     def _dialect(self, path: str) -> Dialect:
-        delimiter = self.delimiter or ("\t" if path.endswith((".tsv", ".tsv.gz", ".tsv.zst")) else ",")
+        delimiter = self.delimiter or ("\t" if path.lower().endswith((".tsv", ".tsv.gz", ".tsv.zst")) else ",")
         return Dialect(
             delimiter,
             self.quote,
@@ -149,7 +150,7 @@ class _OpenCsv:
         if missing and len(found):
             raise DataError(f"schema names the column {missing[0]!r}; the file has {', '.join(found.names)}")
         self.schema: pa.Schema = pa.schema([pa.field(f.name, declared.get(f.name) or f.type) for f in found])
-        self._path, self._dialect = shard.path, dialect
+        self._path, self._dialect, self._told = shard.path, dialect, Told(shard.path)
         self._text = IndexedText(store, shard, index)
 
     def units(self) -> Units:
@@ -166,7 +167,7 @@ class _OpenCsv:
             if not runs:
                 schema = pa.schema([self.schema.field(n) for n in wanted])
                 return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
-            return [parse(run, self.schema, wanted, self._dialect) for run in runs]
+            return [parse(run, self.schema, wanted, self._dialect, self._told) for run in runs]
 
     def close(self) -> None:
         """See `OpenShard.close`."""

@@ -12,7 +12,8 @@ Columns and types come from a sample (see `Jsonl.sample_bytes`):
 * a column whose sampled values have no common type (`1` and `"1"`) is a string column with their JSON text.
 * null and a missing key are null; `[]` and `{}` are themselves.
 * a top-level key that the sample doesn't show is no column of the schema, but can be read by name; it then has the type of
-  its values in the range that is read. Deeper keys that the sample doesn't show are left out. `schema` declares either.
+  its values in the range that is read. Deeper keys that the sample doesn't show are left out, with a warning for each file.
+  `schema` declares either.
 * a key twice in one object: the last one counts.
 
 A later value that doesn't fit is a `DataError` with the row and the byte offset of its line.
@@ -31,6 +32,7 @@ from zephon_formats._bytes import I64
 from zephon_formats._index import Index, Read, load_or_build
 from zephon_formats._json import Columns, Lines, infer_columns, parse
 from zephon_formats._lines import IndexedText, read_rows, sample_rows
+from zephon_formats._told import Told
 from zephon_formats._types import declared_types
 from zephon_formats._write_jsonl import JsonlWriter
 
@@ -51,7 +53,8 @@ class Jsonl(Reader):
     not named keep what the sample shows. A declared string takes any value: what isn't a string, as its JSON text. `"json"` is a
     string column with the JSON text of every value, strings too."""
     bad_text: Literal["replace", "error"] = "replace"
-    """What becomes of bytes that are not UTF-8, NUL bytes and lone surrogates: U+FFFD, or a `DataError` that names the row."""
+    """What becomes of bytes that are not UTF-8, NUL bytes and lone surrogates: U+FFFD, with a warning for each file, or a `DataError` that
+    names the row."""
     sample_bytes: int | None = 4 << 20
     """How much of a file is parsed to find its columns: so much at its beginning (one row at least), and a little at 16 places
     spread over the rest. None: all of it, which makes the first open several times slower, and certain."""
@@ -93,6 +96,7 @@ class _OpenJsonl(IndexedText):
     def __init__(self, reader: Jsonl, store: Store, shard: Shard, index: Index) -> None:
         super().__init__(store, shard, index)
         self.reader = reader
+        self._told = Told(shard.path)
         self.columns = index.columns.declare(declared_types(reader.schema))
         self.schema: pa.Schema = self.columns.schema
 
@@ -102,4 +106,4 @@ class _OpenJsonl(IndexedText):
             first, starts = self._starts(unit, start, stop)
             wanted = list(dict.fromkeys(self.schema.names if columns is None else columns))
             lines = read_rows(self._read, starts, first, Lines)
-            return [parse(lines, wanted, self.columns, bad_text=self.reader.bad_text)]
+            return [parse(lines, wanted, self.columns, bad_text=self.reader.bad_text, told=self._told)]

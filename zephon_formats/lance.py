@@ -28,11 +28,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from zephon.plugin import DataError, FileInfo, OpenShard, PluginError, Reader, RecipeError, Shard, Store, Units, at
+from zephon.plugin import DataError, FileInfo, OpenShard, PluginError, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
 from zephon_formats._lance_mirror import Mirror
 from zephon_formats._lance_plan import roots_of, shards_of
 from zephon_formats._ordinary import ordinary_batches, ordinary_type
 from zephon_formats._rust import foreign_errors
+from zephon_formats._write_lance import LanceWriter
 
 _BATCH_BYTES = 256 << 20
 
@@ -44,6 +45,7 @@ class Lance(Reader):
     name: ClassVar[str] = "lance"
     suffixes: ClassVar[tuple[str, ...]] = (".lance",)
     splittable: ClassVar[bool] = True
+    part_suffix: ClassVar[str | None] = ".lance"
 
     version: int | str | None = None
     """The version to read: its number, or a tag. None: the latest; what is added later is not read, and a restore notices that the
@@ -79,6 +81,14 @@ class Lance(Reader):
                 fragments = [(f, _rows(f, mirror)) for f in dataset.get_fragments()]
                 made += shards_of(fragments, root, dataset.version, given, store)
         return made
+
+    def writer(self, path: str, schema: pa.Schema) -> ShardWriter:
+        """A writer of one data set (a directory); several side by side are read one after the other. It can't have zero rows."""
+        return LanceWriter(_lance(), path, schema)
+
+    def paths(self, shard: Shard) -> Sequence[str]:
+        """See `Reader.paths`: the fragment's data files; not its blobs, of which there may be thousands."""
+        return [f"{shard.extra['root']}/{name}" for name, _ in shard.extra["files"] if name.endswith(".lance")] or [shard.path]
 
     def open(self, store: Store, shard: Shard) -> OpenShard:
         """Open one fragment; no data is read.

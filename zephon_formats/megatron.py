@@ -82,6 +82,10 @@ class Megatron(Reader):
             found.append(Shard(index.path, index.size, etag, {"bin": data.path, "bin_size": data.size}))
         return found
 
+    def paths(self, shard: Shard) -> Sequence[str]:
+        """See `Reader.paths`: both files of the pair."""
+        return (shard.path, shard.extra["bin"])
+
     def open(self, store: Store, shard: Shard) -> OpenShard:
         """Read and check the index of one pair.
 

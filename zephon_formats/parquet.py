@@ -10,14 +10,15 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zephon.plugin import DataError, OpenShard, Reader, Shard, ShardWriter, Store, Units, at
+from zephon.plugin import DataError, FileInfo, OpenShard, Reader, Shard, ShardWriter, Store, Units, at
+from zephon_formats._hive import partition_columns, partition_types, partitions_of, with_partitions
 from zephon_formats._ordinary import ordinary_batches, ordinary_type
 from zephon_formats._write_parquet import ParquetWriter
 
@@ -36,6 +37,21 @@ class Parquet(Reader):
     suffixes: ClassVar[tuple[str, ...]] = (".parquet", ".pq")
     splittable: ClassVar[bool] = False
     part_suffix: ClassVar[str | None] = ".parquet"
+
+    hive: bool = False
+    """Directories called `column=value` above the files are columns, too: int64 where all values are integers, else string."""
+
+    def shards(self, store: Store, files: Sequence[FileInfo]) -> list[Shard]:
+        """See `Reader.shards`. Raises `RecipeError` for `hive` where files have different partition columns, or none."""
+        found = super().shards(store, files)
+        if not self.hive:
+            named = next((f"{name}={value}" for shard in found[:1] for name, value in partitions_of(shard.path).items()), None)
+            if named:
+                _log.warning("%s: directories such as %r are not read as columns; hive=True does", found[0].path, named)
+            return found
+        columns = partition_columns([shard.path for shard in found])
+        types = partition_types(columns)
+        return [replace(s, extra={"hive": c, "types": types}) for s, c in zip(found, columns, strict=True)]
 
     def writer(self, path: str, schema: pa.Schema) -> ShardWriter:
         """A writer of one file; row groups of about 32 MiB before compression (zstd)."""
@@ -95,7 +111,13 @@ class _OpenParquet:
         if twice:
             raise DataError(f"the file has several columns of the name {min(twice)!r}")
         self._store, self._shard, self._footer = store, shard, footer
-        self.schema: pa.Schema = pa.schema([pa.field(f.name, ordinary_type(f.type)) for f in schema])
+        stored = pa.schema([pa.field(f.name, ordinary_type(f.type)) for f in schema])
+        self._hive: dict[str, Any] = dict(shard.extra.get("hive", {}))
+        for name in self._hive:
+            if stored.get_field_index(name) >= 0:  # as pyarrow: what the path says counts
+                stored = stored.remove(stored.get_field_index(name))
+            stored = stored.append(pa.field(name, pa.type_for_alias(shard.extra["types"][name])))
+        self.schema: pa.Schema = stored
         groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
         self._rows = np.array([g.num_rows for g in groups], dtype=np.int64)
         self._nbytes = np.array([g.total_byte_size for g in groups], dtype=np.int64)
@@ -126,7 +148,11 @@ class _OpenParquet:
             schema = pa.schema([self.schema.field(n) for n in wanted])
             if start == stop:
                 return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
-            made = [piece for batch in self._batches(unit, wanted, start, stop) for piece in ordinary_batches(batch, schema)]
+            inside = [n for n in wanted if n not in self._hive]
+            kept = pa.schema([self.schema.field(n) for n in inside])
+            made = [p for batch in self._batches(unit, inside, start, stop) for p in ordinary_batches(batch, kept)]
+            if self._hive:
+                made = [with_partitions(batch, wanted, self._hive, self.schema) for batch in made]
             if sum(len(batch) for batch in made) != stop - start:
                 raise DataError(f"row group {unit} ends {stop - start - sum(map(len, made))} rows before its footer says")
             return made

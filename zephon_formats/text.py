@@ -22,6 +22,7 @@ from zephon_formats._index import Index, Read, load_or_build, local_version
 from zephon_formats._json import Columns
 from zephon_formats._lines import EveryLine, IndexedText, Paragraphs, names_in, no_columns
 from zephon_formats._rows import Rows
+from zephon_formats._told import Told
 
 _SCHEMA = pa.schema([("text", pa.string())])
 _BOM = b"\xef\xbb\xbf"
@@ -82,6 +83,7 @@ class _OpenText:
 
     def __init__(self, reader: Text, store: Store, shard: Shard, index: Index) -> None:
         self._reader, self._path = reader, shard.path
+        self._told = Told(shard.path)
         self._text = IndexedText(store, shard, index)
 
     def units(self) -> Units:
@@ -94,7 +96,7 @@ class _OpenText:
             runs = self._text.rows(unit, start, stop)
             if not names_in(_SCHEMA, columns):
                 return [no_columns(stop - start)]
-            arrays = [_text_of(run, _ENDS[self._reader.row], self._reader.bad_text) for run in runs]
+            arrays = [_text_of(run, _ENDS[self._reader.row], self._reader.bad_text, self._told) for run in runs]
             return [pa.RecordBatch.from_arrays([a], schema=_SCHEMA) for a in arrays or [pa.array([], pa.string())]]
 
     def close(self) -> None:
@@ -102,7 +104,7 @@ class _OpenText:
         self._text.close()
 
 
-def _text_of(rows: Rows, ends: str, bad_text: str) -> pa.Array[Any]:
+def _text_of(rows: Rows, ends: str, bad_text: str, told: Told) -> pa.Array[Any]:
     """The texts of these rows without the characters `ends` at their ends."""
     if b"\0" not in rows.data:
         offsets: Any = rows.starts.astype(np.int32)
@@ -114,6 +116,8 @@ def _text_of(rows: Rows, ends: str, bad_text: str) -> pa.Array[Any]:
             pass  # not UTF-8
         else:
             return made  # type: ignore[no-any-return]
+    if bad_text == "replace":
+        told.replaced_text()
     return pa.array([_clean(rows, i, ends, bad_text) for i in range(len(rows))], pa.string())
 
 
@@ -174,7 +178,10 @@ class _OpenFile:
         data = b"".join(parts).removeprefix(_BOM)
         if codec != "plain":
             codec_of(data[:4], "")  # packed UTF-16 is no better than plain
-        return _clean(Rows(data, np.array([0, len(data)], dtype=np.int64)), 0, "", self._reader.bad_text)
+        text = _clean(Rows(data, np.array([0, len(data)], dtype=np.int64)), 0, "", self._reader.bad_text)
+        if "\ufffd" in text and text.count("\ufffd") != data.count(b"\xef\xbf\xbd"):
+            Told(shard.path).replaced_text()
+        return text
 
     def close(self) -> None:
         """See `OpenShard.close`; no file is held open between reads."""

@@ -22,12 +22,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zephon.plugin import DataError, OpenShard, Reader, RecipeError, Shard, Store, Units, at
+from zephon.plugin import DataError, OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
 from zephon_formats._bytes import I64
 from zephon_formats._index import cut_units
 from zephon_formats._sidecar import local_version
 from zephon_formats._tar_index import I32, Samples, TarIndex, group, load_or_build
 from zephon_formats._tar_scan import BLOCK, parse_header, show
+from zephon_formats._told import Told
+from zephon_formats._write_tar import TarWriter
 
 _log = logging.getLogger("zephon.formats.webdataset")
 
@@ -63,6 +65,7 @@ class WebDataset(Reader):
     name: ClassVar[str] = "webdataset"
     suffixes: ClassVar[tuple[str, ...]] = (".tar", ".tar.gz", ".tgz", ".tar.zst")
     splittable: ClassVar[bool] = True
+    part_suffix: ClassVar[str | None] = ".tar"
 
     key: Literal["first_dot", "last_dot"] = "first_dot"
     """Where a base name is split: `Track 2.0.mp3` is `Track 2` + `0.mp3`, or `Track 2.0` + `mp3`."""
@@ -100,6 +103,10 @@ class WebDataset(Reader):
             if name not in TYPES:
                 raise RecipeError(f"types[{column!r}] must be one of {', '.join(map(repr, TYPES))}, got {name!r}")
 
+    def writer(self, path: str, schema: pa.Schema) -> ShardWriter:
+        """A writer of one plain tar; columns are extensions. What has none of the known ones is read back as bytes: see `types`."""
+        return TarWriter(path, schema)
+
     def open(self, store: Store, shard: Shard) -> OpenShard:
         """Load the index of one shard, or make it (one pass over the headers) and keep it.
 
@@ -135,6 +142,7 @@ class _OpenWebDataset:
         self._local = store.local(shard.path) if index.unpacked is None else None
         self._near = _NEAR_DISK if self._local or index.unpacked else _NEAR_STORE
         self._closed = False
+        self._told = Told(shard.path)
         odd = next((e for e in samples.extensions.values() if re.match(r"\d[^.]*\.|[^.]*\s", e)), None)
         if odd and reader.key == "first_dot":
             _log.warning(
@@ -183,7 +191,7 @@ class _OpenWebDataset:
             return _images(data, self._index.members.names, member)
         convert = _as_text if kind == "string" else _as_ints
         try:
-            return convert(data, lenient=self._reader.bad_text == "replace")
+            return convert(data, lenient=self._reader.bad_text == "replace", told=self._told)
         except _BadValue as bad:
             found = show(self._index.members.names[int(member[bad.row])].as_py())
             hint = f"or give types={{{name!r}: 'string'}}" if kind == "int64" else "bad_text='replace' turns it into U+FFFD"
@@ -288,11 +296,13 @@ def _text(data: pa.BinaryArray) -> pa.Array[Any]:
     return _as_text(data, lenient=True)
 
 
-def _as_text(data: pa.BinaryArray, *, lenient: bool) -> pa.Array[Any]:
+def _as_text(data: pa.BinaryArray, *, lenient: bool, told: Told | None = None) -> pa.Array[Any]:
     try:
         return data.cast(pa.string())
     except pa.ArrowInvalid:
         pass
+    if lenient and told is not None:
+        told.replaced_text()
     texts: list[str | None] = []
     for row, value in enumerate(data.to_pylist()):
         try:
@@ -302,7 +312,7 @@ def _as_text(data: pa.BinaryArray, *, lenient: bool) -> pa.Array[Any]:
     return pa.array(texts, pa.string())
 
 
-def _as_ints(data: pa.BinaryArray, *, lenient: bool) -> pa.Array[Any]:  # noqa: ARG001 - a number has no replacement
+def _as_ints(data: pa.BinaryArray, *, lenient: bool, told: Told) -> pa.Array[Any]:  # noqa: ARG001 - a number has no replacement
     """Decimal integers, blanks around them aside."""
     try:
         return pc.ascii_trim_whitespace(data.cast(pa.string())).cast(pa.int64())

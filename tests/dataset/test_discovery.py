@@ -232,3 +232,66 @@ def test_unknown_formats_and_options_name_the_nearest(data: Path) -> None:
         found(data, fractions=3)
     with pytest.raises(RecipeError, match="one setting"):
         Dataset.from_path("d", data, "jsonl", format="parquet")
+
+
+# -------------------------------------------------------------------------------------------------------------- splits
+
+
+def write_parquet(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"name": [name]}), folder / name)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"],
+        ["train.parquet", "validation.parquet"],
+        ["train/0.parquet", "val/0.parquet"],
+        ["en/Train/0.parquet", "en/dev/0.parquet"],
+        ["train_sft-00000-of-00001.parquet", "test_sft-00000-of-00001.parquet"],
+    ],
+)
+def test_a_path_that_holds_several_splits_is_refused_with_their_names(names: list[str], tmp_path: Path) -> None:
+    write_parquet(tmp_path / "d", *names)
+    for path in (tmp_path / "d", f"{tmp_path}/d/**/*.parquet"):
+        with pytest.raises(RecipeError, match=r"(?s)several splits: .*train \(1 shards, such as '.*list of paths"):
+            Dataset.from_path("d", path).units  # noqa: B018
+    both = Dataset.from_path("d", [tmp_path / "d" / name for name in names])
+    assert len(both) == 2, "who names them all means them all"
+    assert len(Dataset.from_path("d", tmp_path / "d" / names[0])) == 1
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["trainer.parquet", "testament.parquet"],
+        ["train-0.parquet", "train-1.parquet"],
+        ["train/test-0.parquet", "train/test-1.parquet"],
+    ],
+)
+def test_names_that_only_look_like_splits_and_one_split_alone_are_data(names: list[str], tmp_path: Path) -> None:
+    assert len(Dataset.from_path("d", write_parquet(tmp_path / "train" / "test", *names))) == 2
+
+
+def test_splits_beside_other_shards_are_read_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert len(Dataset.from_path("d", write_parquet(tmp_path, "train.parquet", "test.parquet", "more.parquet"))) == 3
+    assert "seems to hold several splits" in caplog.text
+
+
+@pytest.mark.parametrize("path", [5, None, b"x", {"a": 1}, [5], ["a", None], []])
+def test_what_is_no_path_is_refused_by_name(path: Any) -> None:
+    with pytest.raises(RecipeError, match="path of data set 'corpus' is|data set 'corpus' has no path"):
+        Dataset.from_path("corpus", path)
+
+
+def test_suffixes_count_in_any_case_and_json_is_explained(tmp_path: Path) -> None:
+    assert len(Dataset.from_path("d", write_parquet(tmp_path / "a", "X.PARQUET", "y.parquet"))) == 2
+    (tmp_path / "a.JSONL").write_text('{"a": 1}\n')
+    assert len(Dataset.from_path("d", tmp_path / "a.JSONL")) == 1
+    (tmp_path / "a.json").write_text('{"a": 1}\n')
+    with pytest.raises(RecipeError, match="format='jsonl' if each line"):
+        Dataset.from_path("d", tmp_path / "a.json").units  # noqa: B018
+    assert len(Dataset.from_path("d", tmp_path / "a.json", "jsonl")) == 1

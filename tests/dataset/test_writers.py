@@ -16,6 +16,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
+from zephon import Dataset
 from zephon.plugin import DataError, PluginError, RecipeError, ShardWriter
 from zephon_formats._write_arrow import ArrowWriter
 from zephon_formats._write_csv import CsvWriter
@@ -23,7 +24,9 @@ from zephon_formats._write_jsonl import JsonlWriter
 from zephon_formats._write_litdata import LitDataWriter, merge_litdata
 from zephon_formats._write_mds import MdsWriter, merge_mds
 from zephon_formats._write_parquet import ParquetWriter
+from zephon_formats._write_tar import TarWriter
 from zephon_formats._write_vortex import VortexWriter
+from zephon_formats.lance import Lance
 
 NESTED = pa.table(
     {
@@ -160,6 +163,69 @@ def test_mds_reads_the_parts_as_one(tmp_path: Path) -> None:
             rows += [{name: plain(value) for name, value in reader[i].items()} for i in range(len(reader))]
     assert rows == [dict(sorted(row.items())) | {"flag": int(row["flag"])} for row in table.to_pylist()]
     assert len(list(tmp_path.rglob("index.json"))) == 1
+
+
+def test_lance_reads_each_part_and_we_read_them_all(tmp_path: Path) -> None:
+    import lance
+
+    for part in range(2):
+        write(Lance().writer(str(tmp_path / f"part-{part}.lance"), NESTED.schema), NESTED.slice(part * 250, 250))
+        assert lance.dataset(str(tmp_path / f"part-{part}.lance")).to_table().equals(NESTED.slice(part * 250, 250))
+    made = Dataset.from_path("d", tmp_path)
+    found = [row for unit in range(len(made.units)) for batch in made.read(unit, None) for row in batch.to_pylist()]
+    assert found == NESTED.to_pylist()
+    with pytest.raises(DataError, match="zero rows"):
+        write(Lance().writer(str(tmp_path / "empty.lance"), NESTED.schema), NESTED.slice(0, 0))
+    writer = Lance().writer(str(tmp_path / "aborted.lance"), NESTED.schema)
+    writer.write(NESTED.to_batches()[0])
+    writer.abort()
+    assert not (tmp_path / "aborted.lance").exists()
+
+
+def test_a_tar_is_read_by_webdataset_and_by_us(tmp_path: Path) -> None:
+    import webdataset
+
+    rows = [
+        {
+            "__key__": f"a/{i:03d}ü",
+            "jpg": None if i % 5 == 4 else {"bytes": bytes([255, i]) * i, "path": "x.jpg"},
+            "txt": f"ünï {i}",
+            "cls": i - 3,
+            "json": {"n": [i, None]},
+        }
+        for i in range(20)
+    ]
+    table = pa.Table.from_pylist(rows)
+    write(TarWriter(str(tmp_path / "a.tar"), table.schema), table)
+    theirs = list(webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False, empty_check=False))
+    assert [(t["__key__"], t["txt"].decode(), int(t["cls"]), json.loads(t["json"]), t.get("jpg")) for t in theirs] == [
+        (r["__key__"], r["txt"], r["cls"], r["json"], r["jpg"] and r["jpg"]["bytes"]) for r in rows
+    ]
+    made = Dataset.from_path("d", tmp_path / "a.tar")
+    ours = [row for unit in range(len(made.units)) for batch in made.read(unit, None) for row in batch.to_pylist()]
+    assert [(o["__key__"], o["txt"], o["cls"], json.loads(o["json"]), o["jpg"] and o["jpg"]["bytes"]) for o in ours] == [
+        (r["__key__"], r["txt"], r["cls"], r["json"], r["jpg"] and r["jpg"]["bytes"]) for r in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"txt": ["a", None]}, "row 1 of the part is null in every column"),
+        ({"__key__": ["a", "a"], "txt": ["1", "2"]}, "the key 'a' comes twice"),
+        ({"__key__": ["a.b"], "txt": ["1"]}, "can't be a key"),
+        ({"jpg": [{"bytes": None, "path": "x.jpg"}]}, "a path and no bytes"),
+        ({"x": pa.array([1], pa.timestamp("s"))}, "can't be written as JSON"),
+        ({"My Text": ["a"]}, "'My Text' can't be the extension"),
+        ({"x": pa.array([[b"a"]])}, "has no form in a tar"),
+        ({"__key__": ["a"]}, "needs a column beside"),
+    ],
+)
+def test_what_a_tar_cannot_hold_is_refused(table: dict[str, Any], says: str, tmp_path: Path) -> None:
+    made = pa.table(table)
+    with pytest.raises((DataError, RecipeError), match=says):
+        write(TarWriter(str(tmp_path / "a.tar"), made.schema), made)
+    assert not (tmp_path / "a.tar").exists()
 
 
 @pytest.mark.parametrize("kind", [MdsWriter, LitDataWriter])

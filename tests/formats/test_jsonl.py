@@ -328,3 +328,45 @@ def test_types_that_clash_only_between_samples_give_json_text_for_the_whole_file
     lines = ['{"id": 1}'] * 2000 + ['{"id": "1"}'] * 2000 + ['{"id": 1}'] * 2000
     opened = open_file(Jsonl(sample_bytes=100), write(tmp_path, *lines))
     assert [r["id"] for r in read_rows(opened)] == ["1"] * 2000 + ['"1"'] * 2000 + ["1"] * 2000
+
+
+# ----------------------------------------------------------------------------------------------- what is said in the log
+
+
+@pytest.mark.parametrize("text", [b'{"a": "x\xffy"}', b'{"a": "x\0y"}', rb'{"a": "x\ud800y"}'])
+def test_replaced_text_is_told_once_for_a_file(text: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"a": "fine \xef\xbf\xbd \\ud83d\\ude00"}\n' + text + b"\n")
+    for _ in range(2):
+        opened = open_file(Jsonl(unit_bytes=1), path)
+        opened.read(0, None, 0, 1)
+        assert read_rows(opened)[1] == {"a": "x\ufffdy"}
+    assert caplog.text.count("U+FFFD stands in its place") == 1
+    assert str(path) in caplog.text
+
+
+@pytest.mark.parametrize("columns", [None, ["m"]])
+@pytest.mark.parametrize(
+    ("late", "name"), [({"m": [{"r": "u", "late": 1}]}, "m.late"), ({"m": [{"r": None, "q": {"w": 2}}], "n": 1}, "m.q.w")]
+)
+def test_a_deeper_key_that_the_sample_does_not_show_is_told(
+    late: dict[str, Any], name: str, columns: list[str] | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.jsonl"
+    early = {"m": [{"r": "u", "q": {"v": 1}}], "n": 0}
+    path.write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in [*[early] * 16, late]))
+    opened = open_file(Jsonl(sample_bytes=1), path)
+    opened.read(0, columns, 0, 16)
+    assert "is not in the sample" not in caplog.text
+    (got,) = opened.read(0, columns, 16, 17)
+    assert len(got) == 1
+    assert f"the key {name!r}" in caplog.text
+
+
+def test_a_later_top_level_key_is_told_where_all_columns_with_depth_are_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"m": {"r": 1}}\n' * 16 + b'{"m": {"r": 1}, "new": 2}\n')
+    read_rows(open_file(Jsonl(sample_bytes=1), path))
+    assert "the key 'new'" in caplog.text

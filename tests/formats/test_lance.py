@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from formats.reading import read_rows
+from formats.tables import check_reads_from_threads, wide
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,17 +54,6 @@ def read_all(root: Path, reader: Lance | None = None, columns: Sequence[str] | N
         rows += read_rows(opened, columns)
         opened.close()
     return rows
-
-
-def wide(rows: int, nbytes: int) -> pa.Table:
-    noise = np.random.default_rng(1)
-    return pa.table(
-        {
-            "n": np.arange(rows),
-            "text": [f"record {i} " * 4 for i in range(rows)],
-            "blob": [noise.bytes(nbytes) for _ in range(rows)],
-        }
-    )
 
 
 def write_rows(folder: Path, rows: list[dict[str, Any]]) -> Sequence[Path]:
@@ -371,16 +360,7 @@ def test_reads_from_many_threads_are_those_of_one(tmp_path: Path, local: bool) -
     store = LocalStore() if local else remote()
     (shard,) = Lance().shards(store, expand(LocalStore(), str(tmp_path)))
     opened = Lance(unit_bytes=50_000).open(store, shard)
-    starts = np.cumsum(opened.units().rows) - opened.units().rows
-
-    def same(unit: int) -> bool:
-        rows = int(opened.units().rows[unit])
-        made = pa.Table.from_batches(opened.read(unit, None, 1, rows))
-        return bool(made == table.slice(int(starts[unit]) + 1, rows - 1))
-
-    assert len(starts) > 5
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(same, list(range(len(starts))) * 3))
+    check_reads_from_threads(opened, table)
 
 
 def test_nothing_is_left_on_disk_when_shards_are_closed_or_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from formats.reading import open_file, read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zephon.errors import DataError
+from zephon import Dataset
+from zephon.errors import DataError, RecipeError
 from zephon.plugin import Shard
 from zephon.storage import LocalStore
 from zephon.testing import CountingStore
@@ -201,6 +203,7 @@ def test_reading_many_groups_holds_one_at_a_time(tmp_path: Path) -> None:
             writer.write_table(group)
     code = f"""
 import pyarrow as pa
+import pyarrow.compute as pc
 from zephon.storage import LocalStore
 from zephon.plugin import Shard
 from zephon_formats.parquet import Parquet
@@ -226,3 +229,38 @@ def test_a_shard_listed_with_another_size_is_an_error(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": [1]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="when it was listed"):
         Parquet().open(LocalStore(), Shard(str(tmp_path / "a.parquet"), 5))
+
+
+# ----------------------------------------------------------------------------------------------------- hive partitions
+
+
+def test_hive_partitions_are_columns_as_pyarrow_reads_them(tmp_path: Path) -> None:
+    import pyarrow.dataset as pads
+
+    rows = [{"v": 1, "year": 2024, "k": "a b/c"}, {"v": 2, "year": 2024, "k": "ü=%"}, {"v": 3, "year": None, "k": "7"}]
+    table = pa.Table.from_pylist(rows)
+    pads.write_dataset(table, tmp_path / "d", format="parquet", partitioning=["year", "k"], partitioning_flavor="hive")
+    made = Dataset.from_path("d", tmp_path / "d", hive=True)
+    kinds = [("v", pa.int64()), ("year", pa.int64()), ("k", pa.string())]
+    assert made.schema == pa.schema(kinds)
+    theirs = pads.dataset(tmp_path / "d", partitioning=pads.partitioning(pa.schema(kinds[1:]), flavor="hive")).to_table()
+    read = [row for unit in range(len(made.units)) for batch in made.read(unit, None) for row in batch.to_pylist()]
+    assert sorted(read, key=str) == sorted(theirs.to_pylist(), key=str) == sorted(rows, key=str)
+    only = [row for unit in range(len(made.units)) for batch in made.read(unit, ["k"]) for row in batch.to_pylist()]
+    assert sorted(row["k"] for row in only) == ["7", "a b/c", "ü=%"]
+    assert len(Dataset.from_path("d", tmp_path / "d", hive=True, filter=pc.field("year") == 2024)) == 2
+
+
+def test_partitions_that_nobody_asked_for_are_told_and_those_that_differ_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("year=1/a.parquet", "month=1/a.parquet"):
+        (tmp_path / name).parent.mkdir()
+        pq.write_table(pa.table({"v": [1]}), tmp_path / name)
+    assert Dataset.from_path("d", tmp_path).schema.names == ["v"]
+    assert "hive=True does" in caplog.text
+    with pytest.raises(RecipeError, match=r"partitions differ: .*\['month'\].*\['year'\]"):
+        Dataset.from_path("d", tmp_path, hive=True).units  # noqa: B018
+    pq.write_table(pa.table({"v": [1]}), tmp_path / "b.parquet")
+    with pytest.raises(RecipeError, match="no directory of .* is called column=value"):
+        Dataset.from_path("d", tmp_path / "b.parquet", hive=True).units  # noqa: B018

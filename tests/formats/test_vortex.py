@@ -7,7 +7,6 @@ import decimal
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pytest
 import vortex
 from formats.reading import open_file, read_rows
+from formats.tables import check_reads_from_threads, wide
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,17 +57,6 @@ def write_rows(folder: Path, rows: list[dict[str, Any]]) -> Sequence[Path]:
     table = pa.Table.from_pylist(rows) if rows else pa.table({"id": pa.array([], pa.int64())})
     half = len(rows) // 2
     return [write(folder / "a.vortex", table.slice(0, half)), write(folder / "b.vtx", table.slice(half))]
-
-
-def wide(rows: int, nbytes: int) -> pa.Table:
-    noise = np.random.default_rng(1)
-    return pa.table(
-        {
-            "n": np.arange(rows),
-            "text": [f"record {i} " * 4 for i in range(rows)],
-            "blob": [noise.bytes(nbytes) for _ in range(rows)],
-        }
-    )
 
 
 @pytest.mark.parametrize("unit_bytes", [256 << 20, 2000])
@@ -249,15 +238,7 @@ def test_reads_from_many_threads_are_those_of_one(tmp_path: Path, local: bool) -
     table = wide(20_000, 60)
     path = write(tmp_path / "a.vortex", table)
     opened = open_file(Vortex(unit_bytes=100_000), path, store=CountingStore(LocalStore(), local=local))
-    starts = np.cumsum(opened.units().rows) - opened.units().rows
-
-    def same(unit: int) -> bool:
-        rows = int(opened.units().rows[unit])
-        made = pa.Table.from_batches(opened.read(unit, None, 1, rows))
-        return bool(made == table.slice(int(starts[unit]) + 1, rows - 1))
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(same, list(range(len(starts))) * 3))
+    check_reads_from_threads(opened, table)
 
 
 def test_a_group_outlives_its_shard(tmp_path: Path) -> None:

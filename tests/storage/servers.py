@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import http.client
+import math
 import os
 import signal
 import socket
@@ -67,6 +69,8 @@ class Fault:
     body: bytes = b""
     after: int = 10
     delay_s: float = 0.0
+    bytes_per_s: float = math.inf
+    """How fast the body comes, where the kind is "slow"."""
     seen: int = 0
 
 
@@ -142,6 +146,8 @@ class _Forward(BaseHTTPRequestHandler):
         if fault is not None and fault.kind == "slow":
             time.sleep(fault.delay_s)
         status, headers, data = self._upstream(body)
+        if fault is not None and fault.kind == "slow":
+            time.sleep(len(data) / fault.bytes_per_s)
         if fault is None or fault.kind == "slow":
             return self._send(status, headers, data)
         if fault.kind == "short":  # a well-formed answer with less than what was asked
@@ -185,11 +191,21 @@ class _Forward(BaseHTTPRequestHandler):
 
 
 class RangeHandler(SimpleHTTPRequestHandler):
-    """A folder over HTTP, with byte ranges, entity tags where asked for, and listings."""
+    """A folder over HTTP, with byte ranges, listings, and (with `tags`) entity tags and `If-Match`."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     ranges = True
+    tags = False
+
+    def end_headers(self) -> None:
+        path = self.translate_path(self.path)
+        if self.tags and os.path.isfile(path):
+            self.send_header("ETag", self.tag_of(path))
+        super().end_headers()
+
+    def tag_of(self, path: str) -> str:
+        return f'"{hashlib.md5(Path(path).read_bytes()).hexdigest()[:8]}"'
 
     def log_message(self, *args: object) -> None:
         pass
@@ -197,6 +213,12 @@ class RangeHandler(SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.translate_path(self.path)
         asked = self.headers.get("Range", "")
+        wanted = self.headers.get("If-Match", "")
+        if self.tags and wanted and os.path.isfile(path) and wanted != self.tag_of(path):
+            self.send_response(412)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return None
         if not self.ranges or not asked.startswith("bytes=") or not os.path.isfile(path):
             return super().do_GET()
         data = Path(path).read_bytes()
@@ -217,8 +239,8 @@ class RangeHandler(SimpleHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def folder_server(folder: Path, *, ranges: bool = True) -> Iterator[int]:
-    handler = type("Handler", (RangeHandler,), {"ranges": ranges})
+def folder_server(folder: Path, *, ranges: bool = True, tags: bool = False) -> Iterator[int]:
+    handler = type("Handler", (RangeHandler,), {"ranges": ranges, "tags": tags})
     server = _serve(lambda *args: handler(*args, directory=str(folder)))
     try:
         yield int(server.server_address[1])

@@ -7,16 +7,15 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from storage.conftest import QUICK
 from storage.servers import Fault, Proxy, free_port, process
+from storage.service import DATA, Service
 
 from zephon.errors import DataError, RecipeError
-from zephon.storage import CacheOptions, ListedStore, StoreOptions, expand, open_store
+from zephon.storage import CacheOptions
 
-DATA = bytes(range(256)) * 400
 # Azurite's own account; its key is in its documentation
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -38,35 +37,20 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         yield port
 
 
-class Azure:
-    def __init__(self, proxy: Proxy) -> None:
-        self.proxy = proxy
-        endpoint = f"http://127.0.0.1:{proxy.port}/{ACCOUNT}"
-        text = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint={endpoint};"
-        self.options: dict[str, Any] = {"account_name": ACCOUNT, "connection_string": text}
-        fs = self.store().fs  # type: ignore[attr-defined]
-        if not fs.exists("box"):
-            fs.mkdir("box")
-
-    def store(self, options: StoreOptions = QUICK, scheme: str = "az") -> ListedStore:
-        return open_store(f"{scheme}://box", self.options, options=options)[0]
-
-    def put(self, name: str, data: bytes = DATA) -> str:
-        self.store().fs.pipe_file(f"box/{name}", data)  # type: ignore[attr-defined]
-        return f"az://box/{name}"
-
-    def found(self, address: str) -> list[str]:
-        return [f.path for f in expand(*open_store(address, self.options, options=QUICK))]
-
-
 @pytest.fixture
-def azure(azurite: int) -> Iterator[Azure]:
+def azure(azurite: int) -> Iterator[Service]:
     proxy = Proxy(azurite)
-    yield Azure(proxy)
+    endpoint = f"http://127.0.0.1:{proxy.port}/{ACCOUNT}"
+    text = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint={endpoint};"
+    made = Service(proxy, "az://box", {"account_name": ACCOUNT, "connection_string": text})
+    fs = made.store().fs  # type: ignore[attr-defined]
+    if not fs.exists("box"):
+        fs.mkdir("box")
+    yield made
     proxy.close()
 
 
-def test_blobs_are_listed_and_read_by_ranges(azure: Azure) -> None:
+def test_blobs_are_listed_and_read_by_ranges(azure: Service) -> None:
     names = ["list/a.x", "list/b c.x", "list/d%25e.x", "list/ü#1.x", "list/s/f.x", "list/_h/g.x"]
     for name in names:
         azure.put(name)
@@ -88,7 +72,7 @@ def test_blobs_are_listed_and_read_by_ranges(azure: Azure) -> None:
     "fault", [Fault("status", status=503, times=2), Fault("status", status=500, times=2), Fault("cut", times=2), Fault("stall", times=1)],
     ids=["503", "500", "cut", "stall"],
 )  # fmt: skip
-def test_what_passes_is_tried_again(azure: Azure, fault: Fault) -> None:
+def test_what_passes_is_tried_again(azure: Service, fault: Fault) -> None:
     url = azure.put("a.x")
     store = azure.store()
     azure.proxy.fresh(replace(fault, path="a.x"))
@@ -96,7 +80,7 @@ def test_what_passes_is_tried_again(azure: Azure, fault: Fault) -> None:
     assert len(azure.proxy.asked("a.x")) >= fault.times + 1
 
 
-def test_the_error_after_the_last_try_names_blob_and_tries(azure: Azure) -> None:
+def test_the_error_after_the_last_try_names_blob_and_tries(azure: Service) -> None:
     url = azure.put("a.x")
     store = azure.store()
     azure.proxy.fresh(Fault("status", "a.x", status=503))
@@ -105,7 +89,7 @@ def test_the_error_after_the_last_try_names_blob_and_tries(azure: Azure) -> None
     assert len(azure.proxy.asked("a.x")) == 4
 
 
-def test_denied_credentials_are_refreshed_once(azure: Azure) -> None:
+def test_denied_credentials_are_refreshed_once(azure: Service) -> None:
     url = azure.put("a.x")
     store = azure.store()
     before = store.fs  # type: ignore[attr-defined]
@@ -114,7 +98,7 @@ def test_denied_credentials_are_refreshed_once(azure: Azure) -> None:
     assert store.fs is not before  # type: ignore[attr-defined]
 
 
-def test_blobs_are_cached_under_their_tag(azure: Azure, tmp_path: Path) -> None:
+def test_blobs_are_cached_under_their_tag(azure: Service, tmp_path: Path) -> None:
     url = azure.put("a.x")
     options = replace(QUICK, cache=CacheOptions(root=str(tmp_path)))
     assert azure.store(options).read(url) == DATA
@@ -123,3 +107,14 @@ def test_blobs_are_cached_under_their_tag(azure: Azure, tmp_path: Path) -> None:
     assert azure.proxy.asked("a.x") == []
     azure.put("a.x", DATA[::-1])
     assert azure.store(options).read(url) == DATA[::-1]
+
+
+def test_a_blob_that_is_replaced_by_one_of_its_size_is_never_read_for_the_listed_one(azure: Service) -> None:
+    url = azure.put("a.x")
+    store = azure.store()
+    store.files(url)
+    assert store.read(url, 0, 100) == DATA[:100]
+    azure.put("a.x", DATA[::-1])
+    for _ in range(2):
+        with pytest.raises(DataError, match="has changed since it was listed"):
+            store.read(url, 200, 300)

@@ -6,16 +6,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from storage.conftest import QUICK
 from storage.servers import Fault, Proxy, free_port, process
+from storage.service import DATA, Service
 
 from zephon.errors import DataError, RecipeError
-from zephon.storage import CacheOptions, ListedStore, StoreOptions, expand, open_store
-
-DATA = bytes(range(256)) * 400
+from zephon.storage import CacheOptions
 
 
 @pytest.fixture(scope="module")
@@ -27,29 +25,14 @@ def emulator() -> Iterator[int]:
 
 
 @pytest.fixture
-def gcs(emulator: int) -> Iterator[Gcs]:
-    made = Gcs(Proxy(emulator))
+def gcs(emulator: int) -> Iterator[Service]:
+    proxy = Proxy(emulator)
+    made = Service(proxy, "gs://b", {"token": "anon", "endpoint_url": f"http://127.0.0.1:{proxy.port}"})
     yield made
     made.proxy.close()
 
 
-class Gcs:
-    def __init__(self, proxy: Proxy) -> None:
-        self.proxy = proxy
-        self.options: dict[str, Any] = {"token": "anon", "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
-
-    def store(self, options: StoreOptions = QUICK) -> ListedStore:
-        return open_store("gs://b", self.options, options=options)[0]
-
-    def put(self, name: str, data: bytes = DATA) -> str:
-        self.store().fs.pipe_file(f"b/{name}", data)  # type: ignore[attr-defined]
-        return f"gs://b/{name}"
-
-    def found(self, address: str) -> list[str]:
-        return [f.path for f in expand(*open_store(address, self.options, options=QUICK))]
-
-
-def test_objects_are_listed_and_read_by_ranges(gcs: Gcs) -> None:
+def test_objects_are_listed_and_read_by_ranges(gcs: Service) -> None:
     names = ["list/a.x", "list/b c.x", "list/d%25e.x", "list/ü#1.x", "list/s/f.x", "list/_h/g.x"]
     for name in names:
         gcs.put(name)
@@ -72,7 +55,7 @@ def test_objects_are_listed_and_read_by_ranges(gcs: Gcs) -> None:
     "fault", [Fault("status", status=503, times=2), Fault("status", status=429, times=2), Fault("cut", times=2), Fault("stall", times=1)],
     ids=["503", "429", "cut", "stall"],
 )  # fmt: skip
-def test_what_passes_is_tried_again(gcs: Gcs, fault: Fault) -> None:
+def test_what_passes_is_tried_again(gcs: Service, fault: Fault) -> None:
     url = gcs.put("a.x")
     store = gcs.store()
     gcs.proxy.fresh(replace(fault, path="a.x"))
@@ -80,7 +63,7 @@ def test_what_passes_is_tried_again(gcs: Gcs, fault: Fault) -> None:
     assert len(gcs.proxy.asked("a.x")) == fault.times + 1
 
 
-def test_the_error_after_the_last_try_counts_only_real_tries(gcs: Gcs) -> None:
+def test_the_error_after_the_last_try_counts_only_real_tries(gcs: Service) -> None:
     url = gcs.put("a.x")
     store = gcs.store()
     gcs.proxy.fresh(Fault("status", "a.x", status=500))
@@ -90,7 +73,7 @@ def test_the_error_after_the_last_try_counts_only_real_tries(gcs: Gcs) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_denied_credentials_are_refreshed_once(gcs: Gcs, status: int) -> None:
+def test_denied_credentials_are_refreshed_once(gcs: Service, status: int) -> None:
     url = gcs.put("a.x")
     store = gcs.store()
     before = store.fs  # type: ignore[attr-defined]
@@ -99,7 +82,7 @@ def test_denied_credentials_are_refreshed_once(gcs: Gcs, status: int) -> None:
     assert store.fs is not before  # type: ignore[attr-defined]
 
 
-def test_a_download_that_differs_from_the_store_s_md5_is_made_again_and_then_refused(gcs: Gcs, tmp_path: Path) -> None:
+def test_a_download_that_differs_from_the_store_s_md5_is_made_again_and_then_refused(gcs: Service, tmp_path: Path) -> None:
     url = gcs.put("a.x")
     options = replace(QUICK, cache=CacheOptions(root=str(tmp_path)))
     store = gcs.store(options)

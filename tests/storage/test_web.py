@@ -140,3 +140,16 @@ def test_two_chains_to_files_of_one_name_are_kept_apart_in_the_cache(tmp_path: P
 def test_a_missing_client_names_the_package_to_install() -> None:
     with pytest.raises(PluginError, match="dropbox"):
         open_store("dropbox://x")
+
+
+def test_a_file_that_is_replaced_by_one_of_its_size_is_never_read_for_the_listed_one(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(DATA)
+    with folder_server(tmp_path, tags=True) as port:
+        url = f"http://127.0.0.1:{port}/a.bin"
+        store, _ = open_store(url, options=QUICK)
+        store.files(url)
+        assert store.read(url, 0, 100) == DATA[:100]
+        (tmp_path / "a.bin").write_bytes(DATA[::-1])
+        for _ in range(2):
+            with pytest.raises(DataError, match="has changed since it was listed"):
+                store.read(url, 200, 300)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +11,7 @@ from typing import Any
 import fsspec
 import pytest
 from storage.conftest import QUICK
-from storage.servers import free_port, process
+from storage.servers import moto
 
 from zephon import Dataset
 from zephon.storage import ListedStore, open_store
@@ -64,10 +62,7 @@ class Server:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[Server]:
-    port = free_port()
-    # its log goes to nowhere: a pipe that nobody reads is full after a thousand requests, and then the server stands still
-    command = f"exec {shlex.quote(sys.executable)} -m moto.server -H 127.0.0.1 -p {port} 2>/dev/null"
-    with process(["sh", "-c", command], port):
+    with moto() as port:
         options = {"key": "k", "secret": "s", "endpoint_url": f"http://127.0.0.1:{port}"}
         server = Server(options, open_store("s3://none", options, options=QUICK)[0])
         server.store.fs.mkdir("stores")  # type: ignore[attr-defined]

@@ -71,13 +71,38 @@ def rows_of(dataset: Dataset) -> Rows:
     return [row for unit in range(len(dataset.units.rows)) for batch in dataset.read(unit, None) for row in batch.to_pylist()]
 
 
+def others(rows: Rows) -> Rows:
+    """Rows that take as many bytes, and are not these."""
+    return [
+        {
+            name: value.replace("row", "ROW")
+            if name in ("text", "txt")
+            else [t + 1 for t in value]
+            if name == "input_ids"
+            else value
+            for name, value in row.items()
+        }
+        for row in rows
+    ]
+
+
 def data_of(shard: Shard) -> str:
     """The file that holds a shard's rows."""
     return str(shard.extra.get("bin", shard.path))
 
 
 def harm(how: str, place: Place, victim: str, name: str, scratch: Path) -> None:
-    """Delete, replace or cut a file."""
+    """Delete, replace or cut a file, or put another one of its size in its place."""
+    if how == "same size":
+        made = FORMATS[name]
+        (scratch / "all").mkdir(parents=True)
+        made.write(scratch / "all", [others(made.rows(COUNT)[i : i + EACH]) for i in range(0, COUNT, EACH)])
+        number = [data_of(s) for s in place.dataset().shards].index(victim)
+        data = Path(data_of(Dataset.from_path("other", scratch / "all").shards[number])).read_bytes()
+        assert len(data) == place.fs.size(victim)
+        assert data != place.fs.cat_file(victim)
+        place.fs.pipe_file(victim, data)
+        return
     if how == "deleted":
         place.fs.rm_file(victim)
         return
@@ -94,7 +119,7 @@ def harm(how: str, place: Place, victim: str, name: str, scratch: Path) -> None:
 # ------------------------------------------------------------------------------------------------------ during the run
 
 
-@pytest.mark.parametrize("how", ["deleted", "replaced", "cut"])
+@pytest.mark.parametrize("how", ["deleted", "replaced", "cut", "same size"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_shard_that_changes_during_a_run_is_an_error_that_names_it_or_drops_its_rows(
     name: str, how: str, here: Place, tmp_path: Path

@@ -86,15 +86,16 @@ def test_every_format_reads_its_rows_through_the_cache(name: str, request: pytes
 
 
 def test_the_shards_after_this_one_are_fetched_before_they_are_read(there: Place, tmp_path: Path) -> None:
-    fill(there, tmp_path / "new")
+    """Four bundles ahead, which are four shards here."""
+    fill(there, tmp_path / "new", 7)
     made = pipeline(there.dataset(io_options=None), runner="inline", io_options=cache_at(tmp_path / "root"))
     batches = iter(made)
     next(batches)
-    soon(lambda: len(cached(tmp_path / "root")) == 2 and "PART" not in cached(tmp_path / "root"))
+    soon(lambda: len(cached(tmp_path / "root")) == 5 and "PART" not in cached(tmp_path / "root"))
     assert made.stats()["bundles_read"] == 1
     for _ in range(BUNDLE // 64 + 1):
         next(batches)
-    soon(lambda: len(cached(tmp_path / "root")) == 3)
+    soon(lambda: len(cached(tmp_path / "root")) == 6)
     batches.close()  # type: ignore[attr-defined]
 
 
@@ -156,7 +157,7 @@ def test_closing_in_the_middle_of_downloads_leaves_no_thread_and_no_half_file(
     s3: Server, request: pytest.FixtureRequest, tmp_path: Path, runner: str
 ) -> None:
     place = make_place("s3", request, tmp_path)
-    fill(place, tmp_path / "new")
+    fill(place, tmp_path / "new", 8)
     proxy = Proxy(int(s3.options["endpoint_url"].rpartition(":")[2]))
     place.storage_options = {**s3.options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
     before = {thread.name for thread in threading.enumerate()}

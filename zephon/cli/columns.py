@@ -13,7 +13,7 @@ from zephon.cli.image_header import read_header
 Role = Literal["text", "chat", "tokens", "image", "images", ""]
 
 _CHAT = {"messages", "conversations", "conversation", "chat", "dialog", "dialogue"}
-_TEXT = ("text", "content", "raw_content", "body", "document", "article", "code", "story")
+_TEXT = ("text", "content", "raw_content", "body", "document", "article", "code", "story", "txt", "caption", "transcript")
 _TOKENS = ("input_ids", "tokens", "token_ids")
 
 

@@ -22,6 +22,9 @@ from zephon.plan.source import Chunk, Plan
 
 _ONE_PIECE = 256 << 20
 _MANY_RUNS = 64
+_AHEAD = 4
+"""Bundles of a lane whose shards are fetched into the cache on disk before they are read. One is not enough: reading a bundle takes
+less time than fetching a shard."""
 
 
 @dataclass
@@ -92,7 +95,7 @@ class Fetcher:
         self.units: Keep[list[pa.RecordBatch]] = Keep(keep_bytes // 2, lambda made: sum(g.nbytes for g in made))
         self.bundles: Keep[Bundle] = Keep(keep_bytes // 2, lambda made: made.nbytes)
         self._ahead: dict[tuple[int, int], int] = {}
-        """The bundle that was last fetched ahead, by component and lane."""
+        """The last bundle that was fetched ahead, by component and lane."""
         self._excluded = [_excluded_rows(d) for d in self.datasets]
 
     def _columns_of(self, dataset: Dataset) -> list[str] | None:
@@ -182,21 +185,25 @@ class Fetcher:
     # -------------------------------------------------------------------------------------------------- bundles
 
     def _bundle(self, component: int, lane: int, number: int) -> Bundle:
+        self._prefetch(component, lane, number)  # before the read, which may wait for the network
         made = self.bundles.get((component, lane, number), lambda: self._read_bundle(component, lane, number))
-        self._prefetch(component, lane, number + 1)
         # a lane never goes back; only the chunk before this one may still be at the bundle before
         self.bundles.drop((component, lane, number - 2))
         return made
 
     def _prefetch(self, component: int, lane: int, number: int) -> None:
-        """Have the shards of a lane's next bundle fetched into the cache on disk, where there is one."""
+        """Have the shards of a lane's next few bundles fetched into the cache on disk, where there is one."""
         dataset, rows = self.datasets[component], self.plan.rows[component]
-        if not dataset.has_cache or rows is None or self._ahead.get((component, lane)) == number:
+        if not dataset.has_cache or rows is None:
             return
-        self._ahead[component, lane] = number
+        first, last = max(number, self._ahead.get((component, lane), -1)) + 1, number + _AHEAD
+        if first > last:
+            return
+        self._ahead[component, lane] = last
         limit = self.plan.last_flat_row(component)
-        flat = rows.bundle_flat(lane, number)
-        dataset.prefetch(rows.resolve(flat if limit is None else flat[flat < limit])[1])
+        for bundle in range(first, last + 1):
+            flat = rows.bundle_flat(lane, bundle)
+            dataset.prefetch(rows.resolve(flat if limit is None else flat[flat < limit])[1])
 
     def close(self) -> None:
         """Let go of what is kept, and stop fetching ahead."""

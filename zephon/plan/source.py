@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from zephon.checks import whole, whole_or_none
 from zephon.errors import RecipeError, unknown
 from zephon.keys import I64, key
 from zephon.plan.mixture import MixtureSpec, Schedule, apportion, arrange
@@ -279,19 +279,19 @@ class StaticMixtureWorkSource(WorkSource):
             mixture = {names[0]: 1.0}
         self.mixture = MixtureSpec.from_any(mixture)
         self.mixture.check_names(names)
-        self.seed = _whole("seed", seed)
-        self.chunk_size = _positive("chunk_size", chunk_size)
+        self.seed = whole("seed", seed)
+        self.chunk_size = whole_or_none("chunk_size", chunk_size, least=1)
         self.shuffle_shards = shuffle_shards
         self.shuffle_within_shard = shuffle_within_shard
-        self.shuffle_block_size = _positive("shuffle_block_size", shuffle_block_size)
+        self.shuffle_block_size = whole_or_none("shuffle_block_size", shuffle_block_size, least=1)
         self.token_estimation = token_estimation
-        self.stop_after_passes = _positive("stop_after_passes", stop_after_passes)
+        self.stop_after_passes = whole_or_none("stop_after_passes", stop_after_passes, least=1)
         if exhausted is not None and exhausted_policy is not None:
             raise RecipeError("exhausted and exhausted_policy are one setting; give one of them")
         self.exhausted = _policies(exhausted if exhausted is not None else exhausted_policy, names)
         if max_repeats is not None and max_repeats < 0:
             raise RecipeError(f"max_repeats is {max_repeats}; it must be ≥ 0")
-        self.max_repeats = None if max_repeats is None else _whole("max_repeats", max_repeats)
+        self.max_repeats = whole_or_none("max_repeats", max_repeats)
         self.reshuffle_on_repeat = reshuffle_on_repeat
         self._measured: dict[str, float] | None = None
         self._check_not_empty()
@@ -358,19 +358,6 @@ class StaticMixtureWorkSource(WorkSource):
                 "given": estimation.given([d.name for d in self.datasets]),
             },
         }
-
-
-def _whole(name: str, value: int) -> int:
-    """As a Python integer: a numpy one is no plain value, and a state holds plain values only."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise RecipeError(f"{name} is {value!r}; it must be a whole number")
-    return operator.index(value)
-
-
-def _positive(name: str, value: int | None) -> int | None:
-    if value is not None and (_whole(name, value) < 1):
-        raise RecipeError(f"{name} is {value!r}; it must be a whole number ≥ 1")
-    return None if value is None else _whole(name, value)
 
 
 def _policies(given: Policy | Mapping[str, Policy | None] | None, names: Sequence[str]) -> dict[str, Policy | None]:

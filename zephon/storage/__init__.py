@@ -4,7 +4,7 @@ A store is what a reader is given (`zephon.plugin.Store`). `open_store` chooses 
 `::` in it is a URL; everything else is a local path and is never parsed, so `%`, `#`, `?` and spaces in names mean themselves.
 
 * `local`, `remote` (with `web` and `huggingface`): the stores; `cached` puts the shard cache before a remote one
-* `client`, `retry`, `faults`, `ranges`: how remote stores are asked
+* `client`, `retry`, `faults`, `ranges`, `conditional`: how remote stores are asked
 * `disk`, `prefetch`: the cache's files, and who fills it ahead
 * `expand`, `names`, `options`
 """

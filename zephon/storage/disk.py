@@ -177,7 +177,7 @@ class ShardCache:
             if time.monotonic() > give_up:
                 return None
             time.sleep(pause_s)
-            pause_s = min(0.1, 2 * pause_s)
+            pause_s = min(0.02, 2 * pause_s)
 
     def check_limit(self, size: int, name: str) -> None:
         """Raises `RecipeError` where a shard of this size can't be cached."""

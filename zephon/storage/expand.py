@@ -59,7 +59,8 @@ def _matched(store: ListedStore, path: str) -> Sequence[FileInfo]:
 def _data_files(path: str, files: Sequence[FileInfo]) -> Sequence[FileInfo]:
     found = [info for info in files if not info.path.endswith(INDEX_SUFFIX)]
     if not found:
-        raise RecipeError(f"there is no data file at {path!r}", hint="names that begin with '.' or '_' are left out")
+        bare = "; a Lance data set without rows has none" if path.rstrip("/").endswith(".lance") else ""
+        raise RecipeError(f"there is no data file at {path!r}{bare}", hint="names that begin with '.' or '_' are left out")
     return found
 
 

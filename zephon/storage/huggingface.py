@@ -19,15 +19,11 @@ from zephon.storage.faults import Fault
 from zephon.storage.names import is_hidden
 from zephon.storage.remote import FsspecStore
 from zephon.storage.retry import FailedError
+from zephon.storage.splits import KEYWORDS
 
 _EXPORT = "refs/convert/parquet"
 _SPECIAL = re.compile(r"^(refs/(?:convert/[^/]+|pr/[0-9]+))(?:/|$)")
 _KINDS = ("datasets/", "spaces/", "models/", "buckets/")
-_KEYWORDS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "dev", "val"),
-    "test": ("test", "testing", "eval", "evaluation"),
-}
 _NOT_DATA = {"README.md", "config.json", "dataset_info.json", "dataset_infos.json", "dummy_data.zip", "dataset_dict.json"}
 _SHARDED = re.compile(r"^data/(.+)-[0-9]{5}-of-[0-9]{5}.*\.")
 _PATTERN = re.compile(r"[*?\[{]")
@@ -272,12 +268,12 @@ def _of_split(paths: Iterable[str], split: str, *, alone: bool) -> list[str]:
     sharded = [path for path in every if (found := _SHARDED.match(path)) and found.group(1) == split]
     if sharded or any(_SHARDED.match(path) for path in every):
         return sharded
-    words = _KEYWORDS.get(split, (split,))
+    words = KEYWORDS.get(split, (split,))
     for rule in (_in_folder, _in_name):
         chosen = [path for path in every if any(rule(path, word) for word in words)]
         if chosen:
             return chosen
-        others = [word for name, group in _KEYWORDS.items() if name != split for word in group]
+        others = [word for name, group in KEYWORDS.items() if name != split for word in group]
         if any(rule(path, word) for path in every for word in others):
             return []
     return every if alone else []

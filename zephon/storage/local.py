@@ -99,6 +99,19 @@ def absolute(path: str) -> str:
     return os.path.abspath(path)
 
 
+def look_at(path: str) -> tuple[int, int, int, int]:
+    """What tells one version of a local file from another, for `is_another`. Raises `DataError` where it is gone."""
+    with _naming(path):
+        found = os.stat(path)
+    return found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns
+
+
+def is_another(before: tuple[int, ...], now: tuple[int, ...]) -> bool:
+    """Whether a file was written to or replaced between two looks: another size or time; or, where somebody kept these, another inode
+    with another time of its own. Not the inode alone: file systems that stand for object stores (FUSE) give it anew."""
+    return before[:2] != now[:2] or (before[2] != now[2] and before[3] != now[3])
+
+
 def read_fully(fd: int, start: int, stop: int) -> bytes:
     """The bytes [start, stop) of an open file; one system call may give less than asked (2 GiB at most)."""
     first = os.pread(fd, max(0, stop - start), start)

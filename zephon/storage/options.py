@@ -67,14 +67,14 @@ class CacheOptions:
     verify: bool = True
     """Compare each download with the checksum that the store gives, where it gives one."""
     prefetch_threads: int = 2
-    """Downloads ahead of the reader at once."""
+    """Downloads ahead of the reader at once; 0: none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "limit_bytes", parse_bytes(self.limit_bytes, "limit_bytes of CacheOptions"))
         if self.root is not None:
             object.__setattr__(self, "root", os.fspath(self.root))
-        _check_numbers(self, ("wait_s",), 0)
-        _check_numbers(self, ("prefetch_threads", "limit_bytes"), 1)
+        _check_numbers(self, ("wait_s", "prefetch_threads"), 0)
+        _check_numbers(self, ("limit_bytes",), 1)
 
     @classmethod
     def from_any(cls, given: Mapping[str, Any] | Self | bool | None) -> Self:

@@ -34,6 +34,8 @@ class Prefetcher:
 
     def add(self, paths: Iterable[str]) -> None:
         """Queue those that are not queued yet, as far as there is room."""
+        if not self._most:
+            return
         if os.getpid() != self._pid:
             self._forget()  # a forked child has none of the threads
         with self._changed:

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, TypeVar
 from zephon.errors import DataError, Where
 from zephon.plugin import FileInfo
 from zephon.storage.client import Client
+from zephon.storage.conditional import SURE, conditional_range
 from zephon.storage.faults import Fault, TruncatedError
 from zephon.storage.names import base_name, cached_name, is_hidden
 from zephon.storage.options import StoreOptions
@@ -292,8 +293,9 @@ class FsspecStore:
 
     def _fetch(self, fs: Any, inner: str, start: int, stop: int) -> bytes:
         known = self._remembered(self._url(inner))
-        if known is not None and known.etag and self.scheme in ("s3", "s3a"):
-            return s3_range(fs, inner, start, stop, known.etag, self.client.deadline)
+        conditional = conditional_range(self.scheme)
+        if known is not None and known.etag and conditional is not None:
+            return conditional(fs, inner, start, stop, known.etag, self.client.deadline)
         return bytes(fs.cat_file(inner, start=start, end=stop, **self.client.deadline))
 
     def _settle(self, path: str, data: bytes, start: int, stop: int) -> bytes:
@@ -311,19 +313,20 @@ class FsspecStore:
 
     def _check_version(self, path: str) -> None:
         """Whether the bytes that just came are of the object that was listed: one that was replaced by a longer one has all ranges,
-        and the wrong rows in them. S3 was asked on that condition; in a process's own memory it costs nothing; of others it is asked
-        with the first range of a file, and then at most once in `_CHECK_EVERY_S`."""
+        and the wrong rows in them. S3 and Azure were asked on that condition; in a process's own memory it costs nothing; of others
+        it is asked with the first range of a file, and then at most once in `_CHECK_EVERY_S`."""
         known = self._remembered(path)
-        if known is None or (known.etag and self.scheme in ("s3", "s3a")):
+        if known is None or (known.etag and self.scheme in SURE):
             return
         with self._facts_guard:
             due = time.monotonic() - self._checked.get(path, -math.inf) >= _CHECK_EVERY_S
         if not due and self.scheme != "memory":
             return
         now = self.facts(path, fresh=True)
-        # a look-up and a listing may tell the time of one version in two ways: times are not compared, and the cache's keys stay
+        # a look-up and a listing may tell the time of one version in two ways (not in memory): the cache's keys stay
         self._remember(path, known)
-        if now.size != known.size or (now.etag and known.etag and now.etag != known.etag):
+        same_time = self.scheme != "memory" or now.version == known.version
+        if now.size != known.size or not same_time or (now.etag and known.etag and now.etag != known.etag):
             raise self._changed(path, known, now)
         with self._facts_guard:
             self._checked[path] = time.monotonic()
@@ -344,6 +347,8 @@ class FsspecStore:
         if known is not None:
             self._remember(path, known)
         was = "" if known is None else f": it had {known.size} bytes when it was listed, and has {now.size} now"
+        if known is not None and known.size == now.size:
+            was = f" since it was listed; it has {now.size} bytes still"
         return DataError(
             f"{path!r} has changed{was}", where=Where(shard=path), hint="data must not be replaced while a run reads it"
         )
@@ -398,7 +403,9 @@ class FsspecStore:
     def _told(self, info: Mapping[str, Any]) -> Facts:
         etag = str(info.get("ETag") or info.get("etag") or info.get("version_id") or info.get("blob_id") or "").strip('"')
         times = ("LastModified", "last_modified", "Last-Modified", "mtime", "modified", "updated", "created")
-        time_of_change = next((str(info[name]) for name in times if info.get(name)), "")
+        found = next((info[name] for name in times if info.get(name)), "")
+        # memory: a look-up gives a datetime, a listing the same as a number
+        time_of_change = str(found.timestamp() if self.scheme == "memory" and hasattr(found, "timestamp") else found)
         return Facts(int(info.get("size") or 0), etag, etag or time_of_change, _checksum(info, etag))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -409,23 +416,6 @@ class FsspecStore:
 
     def __repr__(self) -> str:
         return f"FsspecStore({self.client.kind.__name__})"
-
-
-def s3_range(fs: Any, inner: str, start: int, stop: int, etag: str, deadline: Mapping[str, float]) -> bytes:
-    """A range of the object with this tag; with another one, S3 answers 412. `s3fs.cat_file` has no way to say so."""
-    from fsspec.asyn import sync  # noqa: PLC0415 - only S3 needs it
-
-    bucket, key, version = fs.split_path(inner)
-    more = {"VersionId": version} if version else {}
-
-    async def get() -> bytes:
-        answer = await fs._call_s3(
-            "get_object", Bucket=bucket, Key=key, Range=f"bytes={start}-{stop - 1}", IfMatch=f'"{etag}"', **more, **fs.req_kw
-        )
-        async with answer["Body"] as body:
-            return bytes(await body.read())
-
-    return bytes(sync(fs.loop, get, **deadline))
 
 
 def write_fully(fd: int, data: bytes, at_byte: int) -> None:

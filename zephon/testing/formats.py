@@ -27,6 +27,9 @@ Rows = Sequence[Mapping[str, Any]]
 Write = Callable[[Path, list[dict[str, Any]]], Sequence[Path]]
 """Writes rows into files of the format below a directory, in order, and returns the paths (sorted as the rows go)."""
 
+Elsewhere = Callable[[Path], tuple[Store, str]]
+"""Copies the files below a directory to another store; the store, and the address of the copy there."""
+
 SAMPLE_ROWS: list[dict[str, Any]] = [
     {
         "id": i,
@@ -108,7 +111,9 @@ class _CountingFile:
         self._file.close()
 
 
-def check_format(reader: Reader, write: Write, *, rows: Rows | None = None, damaged: bool = True) -> None:
+def check_format(
+    reader: Reader, write: Write, *, rows: Rows | None = None, damaged: bool = True, elsewhere: Elsewhere | None = None
+) -> None:
     """Check a reader against the contract in `zephon.plugin`.
 
     It writes files with `write`, reads them back through the reader from a local store and from one without local paths, and checks:
@@ -123,6 +128,7 @@ def check_format(reader: Reader, write: Write, *, rows: Rows | None = None, dama
             may return no path, where the format can't hold zero rows.
         rows: what to write; default `SAMPLE_ROWS`. Give your own where the format can't hold nulls or lists.
         damaged: whether to damage files. False for a format in which damage can't be noticed.
+        elsewhere: also read the files from another store, to which this copies them.
 
     Raises:
         AssertionError: the first promise that the reader doesn't keep, in words.
@@ -138,6 +144,11 @@ def check_format(reader: Reader, write: Write, *, rows: Rows | None = None, dama
             store = CountingStore(LocalStore(str(cache)), local=local)
             with _saying("a local store" if local else "a store without local paths"):
                 _check_contents(_Case(reader, store, _shards(reader, store, data, paths), written))
+        if elsewhere is not None:
+            place, address = elsewhere(data)
+            store = CountingStore(place, local=False)
+            with _saying(f"the store of {address}"):
+                _check_contents(_Case(reader, store, reader.shards(store, place.files(address)), written))
         _check_empty(reader, LocalStore(str(cache)), write, Path(folder, "empty"))
         if damaged:
             _check_damage(reader, LocalStore(str(cache)), write, Path(folder, "bad"), written)
