@@ -195,8 +195,12 @@ class Resize:
         self, rgb: Pixels, size: tuple[int, int], filter: str, box: tuple[float, float, float, float] | None = None
     ) -> Pixels:
         """`rgb` uint8[h, w, 3] to uint8[size[0], size[1], 3]; `filter` is bilinear, bicubic or lanczos; `box` (left, top, right,
-        bottom) is the part of the source to use."""
+        bottom) is the part of the source to use. The result holds until `render` returns: its memory may be used again."""
         raise NotImplementedError
+
+    def empty(self, shape: tuple[int, ...]) -> Pixels:
+        """uint8 memory for a step in between, or for what `render` returns; used again after that."""
+        return np.empty(shape, dtype=np.uint8)
 
 
 @lru_cache(maxsize=64)

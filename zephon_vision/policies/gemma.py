@@ -11,7 +11,7 @@ import numpy.typing as npt
 from zephon.errors import RecipeError
 from zephon_vision import sizing
 from zephon_vision.policies.base import Floats, Pixels, Plan, Policy, Resize, SpecialIds
-from zephon_vision.policies.blocks import chw, pixel_patches
+from zephon_vision.policies.blocks import chw, pixel_patches, together
 
 BREAK = "\n\n"
 BEFORE = "Here is the original image \n\n"
@@ -63,7 +63,7 @@ class Gemma3(Policy):
             tall, wide = plan.extra
             corners = ((row * tall, column * wide) for row in range(plan.grid[0]) for column in range(plan.grid[1]))
             parts += [rgb[top : top + tall, left : left + wide] for top, left in corners]
-        return np.concatenate([chw(resize(part, plan.sizes[0], self.filter)) for part in parts])
+        return together([chw(resize(part, plan.sizes[0], self.filter), resize.empty) for part in parts], resize.empty)
 
     def block_shape(self, plan: Plan) -> tuple[int, ...]:
         return (plan.blocks, 3, self.size, self.size)
@@ -120,7 +120,7 @@ class Gemma4(Policy):
         return Plan(height, width, (size,), grid, count, count // self.pooling_kernel_size**2 + 2)
 
     def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:
-        return pixel_patches(resize(rgb, plan.sizes[0], self.filter), self.patch_size)
+        return pixel_patches(resize(rgb, plan.sizes[0], self.filter), self.patch_size, resize.empty)
 
     def block_shape(self, plan: Plan) -> tuple[int, ...]:
         return (plan.blocks, 3 * self.patch_size**2)

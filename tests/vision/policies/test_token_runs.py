@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import transformers
 from mistral_common.protocol.instruct.chunk import ImageChunk
 from mistral_common.tokens.tokenizers import image
 from mistral_common.tokens.tokenizers.image import ImageConfig, ImageEncoder, SpecialImageIDs
 from PIL import Image
+from transformers.models.llama4 import image_processing_llama4_fast
 from vision.policies.kit import photo, plain_ids, processor_class, processor_of, special_ids
 
 from zephon_vision.policies.base import Policy, SpecialIds
@@ -134,7 +134,7 @@ def test_the_whole_processor_makes_the_same_ids(case: str, merging: bool) -> Non
     backend = "pil" if "Idefics3" in kind else "torch"  # Idefics3's processor of transformers 4 takes no other
     images = processor_class(image_kind, backend)(**image_settings)
     if case == "llama4":
-        transformers.models.llama4.image_processing_llama4_fast.find_supported_resolutions.cache_clear()
+        image_processing_llama4_fast.find_supported_resolutions.cache_clear()
     processor = processor_of(kind, images, policy, names, merging=merging, **settings)
     ids = special_ids(policy, processor.tokenizer)
     pictures = [photo(*size) for size in SIZES]
