@@ -119,7 +119,7 @@ def _whole(made: Illustrated, setting: Setting) -> list[Result]:
     def ours() -> float:
         images = 0
         for batch in pipeline(made):
-            images += len(batch.to_training(dtype=None).get("image_grid_thw", ()))
+            images += len(batch.to_training().get("image_grid_thw", ()))
         return float(images)
 
     note = "bare: tokenizers, simplejpeg and torch's resize on the same documents in memory, a thread pool of two"
@@ -140,10 +140,10 @@ def _whole(made: Illustrated, setting: Setting) -> list[Result]:
     return [*results, replace(against, cpu_ratio=None)]  # the workers' CPU time is not counted while they live
 
 
-def pipeline(made: Illustrated) -> Pipeline:
-    """The pipeline of the front page, over one pass."""
+def pipeline(made: Illustrated, passes: int = 1) -> Pipeline:
+    """The pipeline of the front page, over some passes."""
     return (
-        Pipeline(StaticMixtureWorkSource([Dataset.from_path("pages", made.parquet)], seed=1, stop_after_passes=1))
+        Pipeline(StaticMixtureWorkSource([Dataset.from_path("pages", made.parquet)], seed=1, stop_after_passes=passes))
         .interleave(layout="auto")
         .probe_images()
         .tokenize_interleaved(tokenizer=str(made.tokenizer), images=_POLICY, max_length=_MAX_LENGTH, over_long="split")

@@ -16,7 +16,7 @@ from zephon import groups
 from zephon.errors import DataError, PluginError, RecipeError, unknown
 from zephon.plugin import Apply, Drops, Operator, Outcome
 from zephon_vision import columns
-from zephon_vision._arena import Arena
+from zephon_vision._arena import Arena, Pool
 from zephon_vision._decoders_scaled import NotWholeError, ScaledResize, scale_for
 from zephon_vision._decoders_source import Images, Reference, check_image_type, load_bytes
 from zephon_vision.collate import CollatesVision
@@ -39,6 +39,8 @@ _WINDOW = 1000
 """So many images must have been seen before a share of bad ones is an error."""
 _MOST_TOLD = 20
 """So many kinds of errors are logged, each once."""
+_POOL = Pool()
+"""What pixels are written to."""
 _UNKNOWN_SIZE = 448
 """The side that an image without a readable header is planned with, where it is left blank."""
 
@@ -378,10 +380,7 @@ class _Blocks:
         total = int(self._ends[-1])
         if total >= 2**31:
             raise DataError(f"the images of a few rows make {total:,} bytes of pixels", hint="pack with fewer patches")
-        # Arrow's pool keeps pages that were given back: fresh ones from the system cost as much as filling them
-        buffer: Any = pa.allocate_buffer(total)
-        self._buffer = buffer
-        self._memory: npt.NDArray[np.uint8] = np.frombuffer(buffer, dtype=np.uint8)
+        self._memory = _POOL.lease(total)
 
     def place(self, index: int) -> npt.NDArray[np.uint8]:
         """Where image `index` goes."""
@@ -397,7 +396,8 @@ class _Blocks:
             bits: Any = np.packbits(flags, bitorder="little")
             valid = pa.py_buffer(bits)
         ends: Any = self._ends.astype(np.int32)
-        pixels = pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(ends), self._buffer])
+        memory: Any = self._memory
+        pixels = pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(ends), pa.py_buffer(memory)])
         return pixels, pa.array([list(shape) for shape in self.shapes], type=pa.list_(pa.int32()))
 
 
