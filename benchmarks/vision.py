@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import simplejpeg  # type: ignore[import-untyped]
@@ -38,7 +37,7 @@ def measure(setting: Setting) -> list[Result]:
     made = illustrated(setting.folder, 12 if setting.quick else 160)
     return [
         _probe(made, setting),
-        *(_decode(made, policy, setting) for policy in (f'siglip{{"size": 384}}', _POLICY)),
+        *(_decode(made, policy, setting) for policy in ('siglip{"size": 384}', _POLICY)),
         *_whole(made, setting),
     ]
 
@@ -165,7 +164,7 @@ def _bare_document(encoder: Tokenizer, texts: list[str], images: list[tuple[byte
 @contextmanager
 def _processor_loader(made: Illustrated, rows: list[dict[str, Any]]) -> Iterator[Callable[[], float]]:
     """A DataLoader with workers of its own that stay, over documents that the model's processor makes ready."""
-    from torch.utils.data import DataLoader  # noqa: PLC0415 - seconds to import
+    from torch.utils.data import DataLoader
 
     loader: Any = DataLoader(
         _Processed(str(made.tokenizer), special_tokens(made.tokenizer), rows),  # type: ignore[arg-type]
@@ -205,7 +204,7 @@ class _Processed:
 
 
 def _processor(tokenizer: str, special: list[str]) -> Any:
-    import transformers  # noqa: PLC0415 - seconds to import, and only the workers need it
+    import transformers
 
     kinds: Any = transformers
     kind = getattr(kinds, "Qwen2VLImageProcessorFast", None) or kinds.Qwen2VLImageProcessor

@@ -19,7 +19,16 @@ from tokenizers import Tokenizer
 
 from zephon.cli import demo_data, demo_vlm_data
 
-_PHOTOGRAPHS = ("astronaut", "chelsea", "coffee", "rocket", "hubble_deep_field", "retina", "stereo_motorcycle", "immunohistochemistry")
+_PHOTOGRAPHS = (
+    "astronaut",
+    "chelsea",
+    "coffee",
+    "rocket",
+    "hubble_deep_field",
+    "retina",
+    "stereo_motorcycle",
+    "immunohistochemistry",
+)
 _IMAGES: Any = pa.list_(pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())]))
 _MOST_PIXELS = 5_000_000
 """Of a document's images together: 784 are a token of Qwen2.5-VL, and a document has to fit into a sequence of 8,192."""
@@ -99,8 +108,8 @@ def _pixels(data: bytes) -> int:
 
 
 def _originals() -> Iterator[np.ndarray[Any, Any]]:
-    from skimage import data  # noqa: PLC0415 - many seconds to import, and only needed once
-    from sklearn.datasets import load_sample_images  # type: ignore[import-untyped] # noqa: PLC0415
+    from skimage import data
+    from sklearn.datasets import load_sample_images  # type: ignore[import-untyped]
 
     for name in _PHOTOGRAPHS:
         made: Any = getattr(data, name)()

@@ -131,6 +131,10 @@ class Policy(ABC):
     def token_run(self, plan: Plan, ids: SpecialIds) -> list[int]:
         """The ids that stand for the image in the text: exactly `plan.tokens` of them where `newline` and `texts` don't vary."""
 
+    def around(self, plan: Plan) -> tuple[str, str]:  # noqa: ARG002 - the same for any image
+        """Ordinary text before and after the run; it is tokenised together with the text beside it, and not trained."""
+        return "", ""
+
     @abstractmethod
     def fields(self, plans: Sequence[Plan]) -> dict[str, npt.NDArray[np.int64]]:
         """What a model wants beside `pixel_values` for these images in order, e.g. `image_grid_thw` int64[n, 3]."""

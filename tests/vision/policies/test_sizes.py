@@ -245,7 +245,9 @@ def test_gemma3_pan_and_scan(backend: str) -> None:
     active = 0
     for height, width in random_sizes(COUNT, 11):
         image: Any = blank(height, width) if backend == "pil" else torch.empty(3, height, width, device="meta")
-        settings = {"input_data_format": image_processing_utils.ChannelDimension.LAST} if backend == "pil" and not MODERN else {}
+        settings = (
+            {"input_data_format": image_processing_utils.ChannelDimension.LAST} if backend == "pil" and not MODERN else {}
+        )
         if backend == "pil" and MODERN:
             image = np.moveaxis(image, -1, 0)
         crops = crops_of(image, 256, 4, 1.2, **settings)
