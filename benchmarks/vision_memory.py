@@ -57,7 +57,9 @@ def child(argv: list[str]) -> None:
     shuffle = 8 if given.quick == "True" else _SHUFFLE
     passes = 1 if given.quick == "True" else 3
     pipeline = (
-        Pipeline(StaticMixtureWorkSource([Dataset.from_path("p", given.parquet)], seed=1, stop_after_passes=passes, chunk_size=16))
+        Pipeline(
+            StaticMixtureWorkSource([Dataset.from_path("p", given.parquet)], seed=1, stop_after_passes=passes, chunk_size=16)
+        )
         .interleave()
         .probe_images()
         .tokenize_interleaved(tokenizer=str(given.tokenizer), images="qwen2_5_vl", max_length=8192, over_long="split")
@@ -77,9 +79,7 @@ def child(argv: list[str]) -> None:
     for batch in pipeline:
         for name in ("input_ids", "pixel_values"):
             sha.update(str(batch.group.column(name).to_pylist()).encode() if name == "input_ids" else _bytes(batch))
-    print(
-        json.dumps({"peak": max(watch.seen) - before, "sha": sha.hexdigest(), "held": pipeline.stats()["peak_lane_bytes"]})
-    )
+    print(json.dumps({"peak": max(watch.seen) - before, "sha": sha.hexdigest(), "held": pipeline.stats()["peak_lane_bytes"]}))
 
 
 def _bytes(batch: Any) -> bytes:
