@@ -27,6 +27,8 @@ YARDSTICKS = {
     "padding": 120,
     "memory": 200,
     "runners": 200,
+    "vision": 400,
+    "vision_memory": 300,
 }
 """Scripts in order, and the seconds after which one is given up."""
 HERE = Path(__file__).parent

@@ -2,13 +2,12 @@
 
 import io
 
-import numpy as np
 import torch
 from PIL import Image, ImageDraw
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import SiglipConfig, SiglipModel
 
-from zephon import Batch, Dataset, Pipeline, StaticMixtureWorkSource
+from zephon import Dataset, Pipeline, StaticMixtureWorkSource
 
 SIDE, WORDS = 32, 8
 
@@ -38,20 +37,13 @@ pipeline = (
     .batch(microbatch_size=16)
 )
 
-
-def tensors(batch: Batch) -> dict[str, torch.Tensor]:
-    rows = batch.to_pydict()
-    images = [np.frombuffer(row[0], np.float32).reshape(3, SIDE, SIDE) for row in rows["pixel_values"]]
-    texts = [ids + [0] * (WORDS - len(ids)) for ids in rows["input_ids"]]
-    return {"pixel_values": torch.from_numpy(np.stack(images)), "input_ids": torch.tensor(texts)}
-
-
 size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 text = {**size, "vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": WORDS}
 model = SiglipModel(SiglipConfig(text_config=text, vision_config={**size, "image_size": SIDE, "patch_size": 8}))
 optimizer = torch.optim.AdamW(model.parameters())
 for step, batch in zip(range(3), pipeline, strict=False):
-    loss = model(**tensors(batch), return_loss=True).loss
+    fields = batch.to_training()  # pixels [16, 3, SIDE, SIDE], texts padded to the longest
+    loss = model(pixel_values=fields["pixel_values"], input_ids=fields["input_ids"], return_loss=True).loss
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

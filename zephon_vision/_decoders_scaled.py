@@ -34,6 +34,7 @@ class ScaledResize(Resize):
         self._whole = whole
         self._box = (0.0, 0.0, size[1], size[0])
         self._made: list[Pixels] = []
+        self.empty = resize.empty  # type: ignore[method-assign]
 
     def __call__(
         self, rgb: Pixels, size: tuple[int, int], filter: str, box: tuple[float, float, float, float] | None = None

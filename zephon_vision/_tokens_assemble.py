@@ -19,9 +19,6 @@ from zephon_vision._tokens_vocabulary import I32, U8, Vocabulary
 from zephon_vision.chat.base import IMAGE, SPECIAL, TEXT, Script
 from zephon_vision.truncate import Cut
 
-IMAGE_TOKENS = "image_tokens"
-"""int32 per row: the tokens that stand for images, wrappers included."""
-
 
 @dataclass
 class Pieces:
@@ -240,7 +237,7 @@ _FIELDS: list[Any] = [
     pa.field(columns.IMAGE_SPANS, columns.IMAGE_SPANS_TYPE),
     pa.field(columns.IMAGE_PLANS, columns.IMAGE_PLANS_TYPE),
     pa.field(columns.IMAGES, columns.IMAGES_TYPE),
-    pa.field(IMAGE_TOKENS, pa.int32()),
+    pa.field(columns.IMAGE_TOKENS, pa.int32()),
     pa.field(columns.IMAGE_BLOCKS, pa.int32()),
 ]
 SCHEMA = pa.schema(_FIELDS)

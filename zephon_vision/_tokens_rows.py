@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,9 +13,13 @@ from zephon.errors import DataError
 from zephon_vision import columns
 from zephon_vision._tokens_images import BLANK, GroupImages, Planned, Planner, list_values, struct_parts
 from zephon_vision.chat.base import IMAGE, SPECIAL, TEXT, Message, Part, Renderer, Script, Writer
+from zephon_vision.policies.base import Plan
 
 OnBadImage = Literal["drop_sample", "drop_image", "blank", "error"]
 TrainOn = Literal["assistant", "all", "none"]
+
+Around = Callable[[int], tuple[str, str]]
+"""The text around an image of the sample, by its number."""
 
 BAD_IMAGE, MANY_IMAGES, NO_IMAGE = "bad image", "too many images", "no image left"
 
@@ -33,7 +37,8 @@ class RowRules:
     bos: int | None
     family_bos: int | None
     """The BOS token for templates that begin with it."""
-    around: tuple[str, str]
+    around: Callable[[Plan], tuple[str, str]]
+    """The text that the image policy puts around an image."""
     train_on: TrainOn
     on_bad_image: OnBadImage
     max_images: int | None
@@ -91,10 +96,14 @@ def read_row(row: int, segments: Segments, images: GroupImages, planner: Planner
     if None in roles and len(roles) > 1:
         raise DataError("some segments of the row have a role and some have none")
     sample.chat = bool(roles) and None not in roles
+
+    def around(number: int) -> tuple[str, str]:
+        return rules.around(sample.planned[number].plan)
+
     if sample.chat:
-        sample.script = _chat(kept, numbers, segments, rules)
+        sample.script = _chat(kept, numbers, segments, rules, around)
     else:
-        sample.script = _document(kept, numbers, segments, rules)
+        sample.script = _document(kept, numbers, segments, rules, around)
     if rules.train_on == "all":
         _train_all(sample.script, len(rules.before) if not sample.chat else 0, rules)
     return sample
@@ -143,9 +152,9 @@ def _refused(kept: Sequence[int], used: Sequence[tuple[int, int]], planner: Plan
     return None
 
 
-def _document(kept: Sequence[int], numbers: dict[int, int], segments: Segments, rules: RowRules) -> Script:
+def _document(kept: Sequence[int], numbers: dict[int, int], segments: Segments, rules: RowRules, around: Around) -> Script:
     """Texts and images between BOS and EOS."""
-    out = Writer(rules.specials, around=rules.around)
+    out = Writer(rules.specials, around=around)
     for token in rules.before:
         out.token(token)
     out.script.lead = len(rules.before)
@@ -159,7 +168,7 @@ def _document(kept: Sequence[int], numbers: dict[int, int], segments: Segments, 
     return out.script
 
 
-def _chat(kept: Sequence[int], numbers: dict[int, int], segments: Segments, rules: RowRules) -> Script:
+def _chat(kept: Sequence[int], numbers: dict[int, int], segments: Segments, rules: RowRules, around: Around) -> Script:
     """The messages by the template, with one BOS."""
     messages: list[Message] = []
     parts: list[Part] = []
@@ -178,7 +187,7 @@ def _chat(kept: Sequence[int], numbers: dict[int, int], segments: Segments, rule
             parts.append((TEXT, segments.text[n], train))
         if train and not messages[-1].train:
             messages[-1] = Message(messages[-1].role, parts, True)
-    out = Writer(rules.specials, bos=rules.family_bos, around=rules.around)
+    out = Writer(rules.specials, bos=rules.family_bos, around=around)
     rules.render(messages, out)
     _one_bos(out.script, rules)
     return out.script

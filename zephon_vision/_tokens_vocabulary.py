@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from zephon.errors import InternalError, RecipeError
 from zephon.keys import I64
-from zephon.operators.text_encoder import TextEncoder, _hide_special, _plain_settings
+from zephon.operators.text_encoder import TextEncoder, hide_special, plain_settings
 from zephon.operators.tokenizer_files import LoadedTokenizer
 from zephon_vision.policies.base import Policy, SpecialIds
 
@@ -155,8 +155,8 @@ class SpanEncoder:
 
 def _with_offsets(tokenizer: Tokenizer) -> Tokenizer:
     """A copy that encodes as `TextEncoder` does, for its offsets."""
-    plain = _plain_settings(tokenizer, post_processor=False)
-    _hide_special(plain)
+    plain = plain_settings(tokenizer, post_processor=False)
+    hide_special(plain)
     made = Tokenizer.from_str(json.dumps(plain))
     made.encode_special_tokens = True
     return made
@@ -167,7 +167,7 @@ def byte_widths(tokenizer: Tokenizer) -> tuple[I64 | None, bool]:
 
     None for other tokenizers: those that change text otherwise, or whose tokens aren't made of bytes.
     """
-    plain = _plain_settings(tokenizer, post_processor=False)
+    plain = plain_settings(tokenizer, post_processor=False)
     normalizer = plain.get("normalizer")
     if normalizer is not None and normalizer.get("type") != "NFC":
         return None, False

@@ -18,6 +18,7 @@ from zephon.plugin import Collation, Fields
 from zephon_vision import columns
 from zephon_vision.policies.base import Pixels, Plan, Policy, load
 from zephon_vision.positions import mrope_positions
+from zephon_vision.resize import settle_backend
 
 Ints = npt.NDArray[Any]
 Array = Any
@@ -40,7 +41,8 @@ class CollatesVision:
     * `pixel_values`: the blocks of all images, one after the other, as the policy renders them: [sum of patches, dim] or
       [sum of tiles, 3, height, width], uint8 (or float32, where `decode_images` was told so). With `pixel_dtype="float32"` (`"float16"`,
       `"bfloat16"`) normalised and padded as the model's own processor does it (`Policy.pixel_values`); the default leaves that to the
-      device. An image that could not be decoded is grey.
+      device. An image that could not be decoded is grey. The arithmetic is that of the processor whose resizing `decode_images` used;
+      `pixel_backend="pil"` or `"torch"` says otherwise (they differ in the last bits).
     * what the image policy adds, e.g. `image_grid_thw` int64 [N, 3].
     * `cu_patches` int32 [N+1]: where each image's blocks start and end.
     * `image_row` int32 [N]: the row of the batch; `image_document` int32 [N]: the document, by its number in `document_ids`.
@@ -57,7 +59,13 @@ class CollatesVision:
     def training_options(self) -> Mapping[str, Any]:
         """See `zephon.plugin.Collates`."""
         policy = getattr(self, "policy", None)
-        return {"shift": False, "pixel_dtype": None, "image_policy": policy.spec() if isinstance(policy, Policy) else policy}
+        backend = getattr(self, "backend", None)
+        return {
+            "shift": False,
+            "pixel_dtype": None,
+            "image_policy": policy.spec() if isinstance(policy, Policy) else policy,
+            "pixel_backend": None if backend is None else "pil" if settle_backend(backend) == "pil" else "torch",
+        }
 
     def collate(self, batch: Collation, fields: Fields) -> Fields:
         """See `zephon.plugin.Collates`."""
@@ -288,7 +296,8 @@ def _typed(images: BatchImages, kind: str | None, policy: Policy, finish: Any) -
             f"the images of a batch have blocks of several shapes: {sorted({b.shape[1:] for b in blocks})}",
             hint='use pixel_dtype="float32", where the image policy puts them together',
         )
-    made: Ints = np.ascontiguousarray(policy.pixel_values(blocks, images.plans)) if normal else whole
+    backend = images.batch.options.get("pixel_backend") or "torch"
+    made: Ints = np.ascontiguousarray(policy.pixel_values(blocks, images.plans, backend=backend)) if normal else whole
     if kind is None:
         return finish(made)
     if kind != "bfloat16":

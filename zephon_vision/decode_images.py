@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from zephon import groups
 from zephon.errors import DataError, PluginError, RecipeError, unknown
 from zephon.plugin import Apply, Drops, Operator, Outcome
 from zephon_vision import columns
+from zephon_vision._arena import Arena, Pool
 from zephon_vision._decoders_scaled import NotWholeError, ScaledResize, scale_for
 from zephon_vision._decoders_source import Images, Reference, check_image_type, load_bytes
 from zephon_vision.collate import CollatesVision
@@ -24,7 +25,7 @@ from zephon_vision.headers import MAX_PIXELS, Header, check_size, read_header
 from zephon_vision.policies.base import Pixels, Plan, Policy, Resize, SpecialIds, load
 from zephon_vision.policies.blocks import chw
 from zephon_vision.probe_images import place_of, reason
-from zephon_vision.resize import Backend, make_resize, resize_parts, settle_backend
+from zephon_vision.resize import Backend, make_resize, pooled, resize_parts, settle_backend
 
 OnBadImage = Literal["auto", "blank", "drop_sample", "error"]
 ScaledDecode = Literal["off", "gap2"]
@@ -38,6 +39,8 @@ _WINDOW = 1000
 """So many images must have been seen before a share of bad ones is an error."""
 _MOST_TOLD = 20
 """So many kinds of errors are logged, each once."""
+_POOL = Pool()
+"""What pixels are written to."""
 _UNKNOWN_SIZE = 448
 """The side that an image without a readable header is planned with, where it is left blank."""
 
@@ -52,9 +55,9 @@ class Raw(Policy):
         """One block of the image's own size."""
         return Plan(height, width)
 
-    def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:  # noqa: ARG002 - nothing is resized
+    def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:  # noqa: ARG002 - the plan says nothing
         """Channels first."""
-        return chw(rgb)
+        return chw(rgb, resize.empty)
 
     def block_shape(self, plan: Plan) -> tuple[int, ...]:
         """[1, 3, height, width]."""
@@ -182,6 +185,7 @@ class BoundDecodeImages:
         self._resize = make_resize(settings.backend)
         self._policy = None if settings.policy is None else _load(settings.policy)
         self._lock = threading.Lock()
+        self._local = threading.local()
         self._seen = 0
         self._failed = 0
         self._told: set[str] = set()
@@ -197,10 +201,11 @@ class BoundDecodeImages:
         else:
             plans, heads = self._planned(images, row_of)
         work = _Blocks(plans)
+        tools = self._tools()
         errors: dict[int, str] = {}
         for index, (policy, plan) in enumerate(plans):
             try:
-                self._fill(work, index, images[index], heads[index], policy, plan)
+                self._fill(work, tools, index, images[index], heads[index], policy, plan)
             except DataError as error:
                 errors[index] = error.message
         self._count(len(images), errors)
@@ -241,8 +246,23 @@ class BoundDecodeImages:
             plans.append((policy, plan))
         return plans, heads
 
+    def _tools(self) -> _Tools:
+        """This thread's memory and resizer."""
+        made: _Tools | None = getattr(self._local, "tools", None)
+        if made is None:
+            arena = Arena()
+            made = self._local.tools = _Tools(arena, pooled(self._resize, arena))
+        return made
+
     def _fill(
-        self, work: _Blocks, index: int, reference: Reference, head: Header | DataError | None, policy: Policy, plan: Plan
+        self,
+        work: _Blocks,
+        tools: _Tools,
+        index: int,
+        reference: Reference,
+        head: Header | DataError | None,
+        policy: Policy,
+        plan: Plan,
     ) -> None:
         """Decode and render one image into its place."""
         if isinstance(head, DataError):
@@ -251,23 +271,32 @@ class BoundDecodeImages:
         head = head or read_header(data)
         if (head.height, head.width) != (plan.height, plan.width):
             raise DataError(f"planned: as {plan.width} × {plan.height} pixels, and has {head.width} × {head.height}")
-        blocks = self._render(data, head, policy, plan)
+        place = work.place(index)
+        tools.arena.reset(place)
+        blocks = self._render(data, head, policy, plan, tools)
         if blocks.shape != work.shapes[index] or blocks.dtype != np.uint8:
             raise PluginError(
                 f"image policy {policy.name!r} rendered {blocks.dtype}{list(blocks.shape)} instead of uint8{list(work.shapes[index])}"
             )
-        work.place(index)[...] = blocks
+        if blocks is not place:
+            place[...] = blocks
 
-    def _render(self, data: bytes | memoryview, head: Header, policy: Policy, plan: Plan) -> Pixels:
+    def _render(self, data: bytes | memoryview, head: Header, policy: Policy, plan: Plan, tools: _Tools) -> Pixels:
         settings = self._settings
         scale = scale_for(head, plan) if settings.scaled_decode == "gap2" else 1
         while True:
             rgb = decode(
-                data, head, max_pixels=settings.max_pixels, salvage=settings.salvage, decoder=settings.decoder, scale=scale
+                data,
+                head,
+                max_pixels=settings.max_pixels,
+                salvage=settings.salvage,
+                decoder=settings.decoder,
+                scale=scale,
+                arena=tools.arena,
             )
             if scale == 1:
-                return policy.render(rgb, plan, self._resize)
-            scaled = ScaledResize(self._resize, rgb, (head.height / scale, head.width / scale))
+                return policy.render(rgb, plan, tools.resize)
+            scaled = ScaledResize(tools.resize, rgb, (head.height / scale, head.width / scale))
             try:
                 blocks = policy.render(rgb, plan, scaled)
                 if scaled.used:
@@ -334,6 +363,13 @@ class BoundDecodeImages:
         return Outcome(groups.take(made, kept), Drops(rows={k: np.array(list(v), dtype=np.int64) for k, v in rows.items()}))
 
 
+class _Tools(NamedTuple):
+    """What a thread works with."""
+
+    arena: Arena
+    resize: Resize
+
+
 class _Blocks:
     """The pixels of a group in one piece of memory, with a place for each image."""
 
@@ -344,10 +380,7 @@ class _Blocks:
         total = int(self._ends[-1])
         if total >= 2**31:
             raise DataError(f"the images of a few rows make {total:,} bytes of pixels", hint="pack with fewer patches")
-        # Arrow's pool keeps pages that were given back: fresh ones from the system cost as much as filling them
-        buffer: Any = pa.allocate_buffer(total)
-        self._buffer = buffer
-        self._memory: npt.NDArray[np.uint8] = np.frombuffer(buffer, dtype=np.uint8)
+        self._memory = _POOL.lease(total)
 
     def place(self, index: int) -> npt.NDArray[np.uint8]:
         """Where image `index` goes."""
@@ -363,7 +396,8 @@ class _Blocks:
             bits: Any = np.packbits(flags, bitorder="little")
             valid = pa.py_buffer(bits)
         ends: Any = self._ends.astype(np.int32)
-        pixels = pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(ends), self._buffer])
+        memory: Any = self._memory
+        pixels = pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(ends), pa.py_buffer(memory)])
         return pixels, pa.array([list(shape) for shape in self.shapes], type=pa.list_(pa.int32()))
 
 

@@ -23,6 +23,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from zephon.errors import DataError, PluginError, RecipeError, unknown
+from zephon_vision._arena import Arena
 from zephon_vision._decoders_rgb import to_rgb, turn
 from zephon_vision.headers import MAX_PIXELS, Header, check_size, read_header
 from zephon_vision.policies.base import Pixels
@@ -80,6 +81,7 @@ def decode(
     salvage: bool = False,
     decoder: Decoder = "auto",
     scale: int = 1,
+    arena: Arena | None = None,
 ) -> Pixels:
     """The first picture of an image file.
 
@@ -91,9 +93,10 @@ def decode(
         decoder: which library decodes JPEG.
         scale: 1, 2, 4 or 8: decode a JPEG to that part of its size, each side rounded up (libjpeg's scaled decoding, much less work).
             Others are decoded whole.
+        arena: where the pixels go, if the decoder can be told; they hold until it is reset.
 
     Returns:
-        uint8[height, width, 3], upright, in memory of its own.
+        uint8[height, width, 3], upright; without `arena` in memory of its own.
 
     Raises:
         DataError: not an image, too large, damaged or of a kind that can't be shown in 8 bits; the message is short.
@@ -104,7 +107,7 @@ def decode(
     check_size(head, max_pixels=max_pixels)
     scale = scale if head.format == "JPEG" else 1
     try:
-        rgb = _decode(data, head, salvage, decoder, scale)
+        rgb = _decode(data, head, salvage, decoder, scale, arena)
     except DataError:
         raise
     except MemoryError as error:
@@ -124,11 +127,15 @@ def _short(error: Exception) -> str:
     return text if len(text) <= 120 else text[:119] + "…"
 
 
-def _decode(data: bytes | memoryview, head: Header, salvage: bool, decoder: Decoder, scale: int) -> Pixels:
+def _decode(data: bytes | memoryview, head: Header, salvage: bool, decoder: Decoder, scale: int, arena: Arena | None) -> Pixels:
     library = _simplejpeg() if decoder != "pillow" and head.coding in _HUFFMAN and head.channels in (1, 3) else None
     if library is not None:
         # 1 as a minimum would be "no scaling" for an image of few pixels, so it is asked for only where there is some
-        least = {} if scale == 1 else {"min_height": -(-head.stored[0] // scale), "min_width": -(-head.stored[1] // scale)}
+        least: dict[str, Any] = {}
+        if scale > 1:
+            least = {"min_height": -(-head.stored[0] // scale), "min_width": -(-head.stored[1] // scale)}
+        if arena is not None:
+            least["buffer"] = arena.take((-(-head.stored[0] // scale) * -(-head.stored[1] // scale) * 3,))
         try:
             return turn(library.decode_jpeg(data, "RGB", strict=True, **least), head.orientation)
         except ValueError as error:

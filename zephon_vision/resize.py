@@ -6,6 +6,7 @@ The back-ends differ by a few units of 255 from each other, so the one that is u
 from __future__ import annotations
 
 import math
+from copy import copy
 from functools import lru_cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from zephon.errors import PluginError, RecipeError, unknown
+from zephon_vision._arena import Arena
 from zephon_vision.policies.base import Pixels, Resize
 
 __all__ = ["Backend", "make_resize", "resize_parts", "settle_backend"]
@@ -55,6 +57,15 @@ def make_resize(backend: str = "auto") -> Resize:
     return {"torch": TorchResize, "pil": PilResize, "cykooz": CykoozResize}[settle_backend(backend)]()
 
 
+def pooled(resize: Resize, arena: Arena) -> Resize:
+    """The same resizer with results, and memory for steps in between, in the arena: they hold until that is reset. For one thread."""
+    if isinstance(resize, TorchResize):
+        return resize.pooled(arena)
+    made = copy(resize)
+    made.empty = arena.take  # type: ignore[method-assign]
+    return made
+
+
 _PIL_FILTERS = {
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
@@ -87,7 +98,20 @@ class TorchResize(Resize):
 
         self._torch = torch
         self._interpolate: Any = torch.nn.functional.interpolate
+        kernels: Any = torch.ops.aten
+        self._into: dict[str, Any] = {
+            "bilinear": kernels._upsample_bilinear2d_aa.out,
+            "bicubic": kernels._upsample_bicubic2d_aa.out,
+        }
         self._pil = PilResize()
+        self._arena: Arena | None = None
+
+    def pooled(self, arena: Arena) -> TorchResize:
+        """See `pooled`."""
+        made = copy(self)
+        made._arena = arena
+        made.empty = arena.take  # type: ignore[method-assign]
+        return made
 
     def __call__(self, rgb: Pixels, size: tuple[int, int], filter: str, box: Box | None = None) -> Pixels:
         """See `Resize`. A box must begin at whole pixels."""
@@ -104,17 +128,28 @@ class TorchResize(Resize):
                 raise ValueError(f"the torch back-end resizes from whole pixels, not from a box {box}")
             # the exact scale leaves out the part of the last pixels that is outside of the box
             scales = (size[0] / bottom, size[1] / right)
-        made: Any = self._run(rgb, size, filter, scales)
+        if self._arena is not None and scales is None and filter in self._into:
+            return self._run_into(rgb, size, filter, self._arena)
+        made: Any = self._run(self._image(rgb), size, filter, scales)
         return made[0].permute(1, 2, 0).contiguous().numpy()  # type: ignore[no-any-return]
 
-    def _run(self, rgb: Pixels, size: tuple[int, int], filter: str, scales: tuple[float, float] | None) -> Any:
+    def _run_into(self, rgb: Pixels, size: tuple[int, int], filter: str, arena: Arena) -> Pixels:
+        """The kernel that `interpolate` calls, with a place for what it makes."""
+        made = arena.take((*size, 3))
+        target = self._torch.from_numpy(made)[None].permute(0, 3, 1, 2)
+        self._into[filter](self._image(rgb), list(size), False, None, None, out=target)
+        return made
+
+    def _image(self, rgb: Pixels) -> Any:
         if not rgb.flags.writeable:  # torch warns
             rgb = rgb.copy()
         if any(step < 0 for step in rgb.strides):
             rgb = np.ascontiguousarray(rgb)
         image = self._torch.from_numpy(rgb).permute(2, 0, 1)
         # as torchvision: one picture whose strides say clearly that channels are last, or torch would repack it
-        image = image.as_strided((1, *image.shape), (image.numel(), *image.stride()))
+        return image.as_strided((1, *image.shape), (image.numel(), *image.stride()))
+
+    def _run(self, image: Any, size: tuple[int, int], filter: str, scales: tuple[float, float] | None) -> Any:
         if scales is None:
             return self._interpolate(image, size=list(size), mode=filter, align_corners=False, antialias=True)
         made = self._interpolate(

@@ -253,7 +253,7 @@ class BoundTokenizeInterleaved:
             after=after,
             bos=bos,
             family_bos=bos if has_bos else None,
-            around=getattr(policy, "around", ("", "")),
+            around=policy.around,
             train_on=settings.train_on,
             on_bad_image=settings.on_bad_image,
             max_images=settings.max_images,

@@ -6,21 +6,26 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import Recipe, Topology, drive, quietly, reference, topologies
+from tokenizers import Tokenizer, models
 from vision.pictures import exif, jpeg, scene
 
 from zephon import Dataset
 from zephon.operators.shuffle import Shuffle
+from zephon.operators.tokenize import Tokenize
 from zephon_vision import columns
 from zephon_vision.augment import ColorJitter, Flip, Normalize, RandomResizedCrop
 from zephon_vision.decode_images import DecodeImages
+from zephon_vision.policies.clip import Siglip
 from zephon_vision.probe_images import ProbeImages
 
 STEPS = 4
+WORDS = Tokenizer(models.WordLevel({"picture": 0, "<unk>": 1}, unk_token="<unk>"))
 
 
 @cache
@@ -84,6 +89,19 @@ def test_workers_give_what_one_thread_gives(runner: str) -> None:
     want = reference(AUGMENTED, STEPS)[0]
     found = drive(AUGMENTED, Topology(runner=runner, workers=1 if runner == "processes" else 2), steps=STEPS, max_steps=STEPS)
     assert [found.steps[s] for s in range(STEPS)] == want
+
+
+def test_a_trainer_gets_pairs_as_one_array_without_stacking_anything() -> None:
+    text = Tokenize(tokenizer=WORDS, field="text", preserve_upstream_payload=True)
+    made = recipe(text, DecodeImages(column="image", policy='siglip{"size": 16, "patch_size": 8}', max_bad_ratio=None))
+    batch = next(iter(made.pipeline()))
+    rows = batch.to_pydict()
+    stacked = np.stack([np.frombuffer(row[0], np.uint8).reshape(3, 16, 16) for row in rows[columns.PIXELS]])
+    np.testing.assert_array_equal(batch.to_training()["pixel_values"].numpy(), stacked)
+    floats = batch.to_training(pixel_dtype="float32")["pixel_values"].numpy()
+    np.testing.assert_array_equal(floats, Siglip(size=16, patch_size=8).to_float(stacked))
+    pil = batch.to_training(pixel_dtype="float32", pixel_backend="pil")["pixel_values"].numpy()
+    np.testing.assert_array_equal(pil, Siglip(size=16, patch_size=8).to_float(stacked, backend="pil"))
 
 
 def test_another_pass_draws_other_parts() -> None:

@@ -39,12 +39,14 @@ class Mark(Enum):
 
 @dataclass
 class _Task:
-    future: Future[tuple[Groups, Any]]
+    future: Future[tuple[Groups, Any]] | None
+    """None: not started yet; see `Lane.start_waiting`."""
     base: int
     """The digest key of the task's input, from which the keys of its output rows follow."""
     skipped: int
     """How many rows of the input were left out, because an earlier run delivered them."""
     nbytes: int
+    start: Callable[[], Future[tuple[Groups, Any]]] | None = None
 
 
 @dataclass
@@ -64,6 +66,20 @@ class Load:
     tasks: int = 0
     ready: int = 0
     """Bytes of finished sequences that wait to be delivered; part of `nbytes`."""
+    room: int = 1 << 62
+    """What `ready` and the results of running tasks may come to before more of the last stage is started."""
+    at_once: int = 1 << 30
+    """So many of its tasks run, as long as it isn't known what one makes."""
+    running: int = 0
+    made: int = 0
+    """Bytes that its last tasks made, each."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the last stage has to wait."""
+        if not self.made:
+            return self.running >= self.at_once
+        return self.ready + self.running * self.made >= self.room
 
 
 Fetched = tuple[pa.RecordBatch, Losses, "Report | None"]
@@ -88,6 +104,8 @@ class LaneContext:
     load: Load
     woke: Callable[[], None]
     """Called (from any thread) when a task of a lane is done."""
+    per_step: int = 1
+    """Sequences of a lane in a step."""
 
 
 class Lane:
@@ -116,6 +134,9 @@ class Lane:
         self._closed = False
         self._fetching: deque[tuple[Future[Fetched], Chunk] | Mark] = deque()
         self._queues: list[deque[_Task | Mark]] = [deque() for _ in context.levels]
+        self._running = 0
+        self._waiting: deque[_Task] = deque()
+        """Tasks of the last stage that are not started; they stand in its queue, too."""
         self._deciders: list[Deciders | None] = [None] * len(context.levels)
         self._balances = [
             Balance(level.stage.builder.name) if level.stage.builder and level.stage.counted else None
@@ -179,6 +200,7 @@ class Lane:
             self._advance_fetches()
             for level in range(len(self._queues)):
                 self._advance_level(level)
+            self.start_waiting()
         except ZephonError as error:
             error.where = error.where.within(Where(lane=self.number))
             self.error = error
@@ -216,11 +238,39 @@ class Lane:
             self._push(0, [group], Note(hash=True), base=0, skipped=0, label=label)
 
     def _push(self, level: int, given: Groups, note: Note, *, base: int, skipped: int, label: str) -> None:
+        if 0 < level == self._last and not self._context.levels[level].stage.trivial:
+            # At a flush a whole window is decided at once. Built at once, its pixels would be many times the budget
+            nbytes = sum(groups.nbytes(g) for g in given)
+            task = _Task(None, base, skipped, nbytes, lambda: self._context.submit_stage(level, given, note, label))
+            self._queues[level].append(task)
+            self._waiting.append(task)
+            self._hold(nbytes, 1)
+            self.dirty = True
+            return
         future = self._context.submit_stage(level, given, note, label)
         nbytes = 0 if future.done() else sum(groups.nbytes(g) for g in given)
         self._queues[level].append(_Task(future, base, skipped, nbytes))
         self._hold(nbytes, 1)
         future.add_done_callback(self._done)
+
+    @property
+    def startable(self) -> bool:
+        """Whether a task of the last stage waits and may start: there is room, or the lane has too little for a step."""
+        if not self._waiting or self.error is not None:
+            return False
+        return not self._context.load.full or (not self._running and self.available < self._context.per_step)
+
+    def start_waiting(self) -> None:
+        """Start those of the last stage that may, in order."""
+        while self.startable:
+            task = self._waiting.popleft()
+            assert task.start is not None
+            self._running += 1
+            self._context.load.running += 1
+            task.future, task.start = task.start(), None
+            task.future.add_done_callback(self._done)
+            if task.future.done():
+                self._advance_level(self._last)
 
     def _advance_level(self, level: int) -> None:
         queue = self._queues[level]
@@ -230,11 +280,17 @@ class Lane:
                 queue.popleft()
                 self._mark(level, head)
                 continue
-            if not head.future.done():
+            if head.future is None or not head.future.done():
                 return
             queue.popleft()
-            made, report = head.future.result()
             self._hold(-head.nbytes, -1)
+            if level == self._last and self._running:
+                self._running -= 1
+                self._context.load.running -= 1
+            made, report = head.future.result()
+            if level == self._last > 0:
+                size, load = sum(group.nbytes for group in made), self._context.load
+                load.made = (3 * load.made + size) // 4 if load.made else size
             self._context.ledger.count(report.losses)
             balance = self._balances[level]
             if balance is not None and report.gathered is not None:

@@ -146,7 +146,7 @@ class Pump:
         """Move finished tasks on, submit new ones, form batches; whether anything moved."""
         moved = False
         for lane in self.lanes:
-            if lane.dirty:
+            if lane.dirty or lane.startable:
                 lane.dirty = False
                 lane.advance()
                 moved = True

@@ -94,7 +94,7 @@ class Run:
                 wanted >> 20,
                 options.max_bytes >> 20,
             )
-        load = Load()
+        load = Load(room=options.max_bytes // 4, at_once=options.worker_count + 2)
         chunk_bytes = min(CHUNK_BYTES * 4, options.max_bytes // 8)
         context = LaneContext(
             plan=definition.plan,
@@ -108,6 +108,7 @@ class Run:
             chunk_bytes=chunk_bytes,
             load=load,
             woke=self._woke,
+            per_step=definition.cut.per_step,
         )
         self.pump = Pump(
             [Lane(number, context, start[number]) for number in definition.owned],

@@ -92,10 +92,10 @@ def _probe(loaded: LoadedTokenizer, text: str) -> tuple[list[int], list[int]]:
 
 
 def _copy(tokenizer: Tokenizer, *, post_processor: bool) -> Tokenizer:
-    return Tokenizer.from_str(json.dumps(_plain_settings(tokenizer, post_processor=post_processor)))
+    return Tokenizer.from_str(json.dumps(plain_settings(tokenizer, post_processor=post_processor)))
 
 
-def _plain_settings(tokenizer: Tokenizer, *, post_processor: bool) -> dict[str, Any]:
+def plain_settings(tokenizer: Tokenizer, *, post_processor: bool) -> dict[str, Any]:
     """The tokenizer as JSON, without what would cut, fill or randomise."""
     plain: dict[str, Any] = json.loads(tokenizer.to_str())
     plain.update(truncation=None, padding=None)
@@ -108,8 +108,8 @@ def _plain_settings(tokenizer: Tokenizer, *, post_processor: bool) -> dict[str, 
 
 def _plain_copy(tokenizer: Tokenizer, *, allow_special: bool) -> tuple[Ready, Tokenizer]:
     """A copy that only encodes, as text and made. Dropout is off: it would make tokens a matter of chance."""
-    plain = _plain_settings(tokenizer, post_processor=False)
-    hidden = {} if allow_special else _hide_special(plain)
+    plain = plain_settings(tokenizer, post_processor=False)
+    hidden = {} if allow_special else hide_special(plain)
     text = json.dumps(plain)
     made = Tokenizer.from_str(text)
     made.encode_special_tokens = not allow_special  # special tokens are not looked for in the text
@@ -122,7 +122,7 @@ def _plain_copy(tokenizer: Tokenizer, *, allow_special: bool) -> tuple[Ready, To
     return Ready(text, plain, allow_special), made
 
 
-def _hide_special(plain: dict[str, Any]) -> dict[str, int]:
+def hide_special(plain: dict[str, Any]) -> dict[str, int]:
     """Rename special tokens in the model so that no text can spell them; new content → id.
 
     A Unigram model takes any piece of its vocabulary that it finds in the text, `</s>` too; so do WordPiece and WordLevel for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -50,7 +50,9 @@ class Script:
 class Writer:
     """Writes a script."""
 
-    def __init__(self, specials: Mapping[str, int], *, bos: int | None = None, around: tuple[str, str] = ("", "")) -> None:
+    def __init__(
+        self, specials: Mapping[str, int], *, bos: int | None = None, around: Callable[[int], tuple[str, str]] | None = None
+    ) -> None:
         self.script = Script()
         self._specials = specials
         self._bos = bos
@@ -95,9 +97,10 @@ class Writer:
 
     def image(self, number: int) -> None:
         """An image, with the text that its family puts around it."""
-        self.text(self._around[0])
+        before, after = self._around(number) if self._around is not None else ("", "")
+        self.text(before)
         self._piece(IMAGE, number, [])
-        self.text(self._around[1])
+        self.text(after)
 
     def parts(self, parts: Sequence[Part]) -> None:
         """Texts and images in order."""

@@ -131,6 +131,10 @@ class Policy(ABC):
     def token_run(self, plan: Plan, ids: SpecialIds) -> list[int]:
         """The ids that stand for the image in the text: exactly `plan.tokens` of them where `newline` and `texts` don't vary."""
 
+    def around(self, plan: Plan) -> tuple[str, str]:  # noqa: ARG002 - the same for any image
+        """Ordinary text before and after the run; it is tokenised together with the text beside it, and not trained."""
+        return "", ""
+
     @abstractmethod
     def fields(self, plans: Sequence[Plan]) -> dict[str, npt.NDArray[np.int64]]:
         """What a model wants beside `pixel_values` for these images in order, e.g. `image_grid_thw` int64[n, 3]."""
@@ -195,8 +199,12 @@ class Resize:
         self, rgb: Pixels, size: tuple[int, int], filter: str, box: tuple[float, float, float, float] | None = None
     ) -> Pixels:
         """`rgb` uint8[h, w, 3] to uint8[size[0], size[1], 3]; `filter` is bilinear, bicubic or lanczos; `box` (left, top, right,
-        bottom) is the part of the source to use."""
+        bottom) is the part of the source to use. The result holds until `render` returns: its memory may be used again."""
         raise NotImplementedError
+
+    def empty(self, shape: tuple[int, ...]) -> Pixels:
+        """uint8 memory for a step in between, or for what `render` returns; used again after that."""
+        return np.empty(shape, dtype=np.uint8)
 
 
 @lru_cache(maxsize=64)

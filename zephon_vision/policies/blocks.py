@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from zephon_vision.policies.base import Pixels
 
+Empty = Callable[[tuple[int, ...]], Pixels]
+"""Gives memory; `Resize.empty` is one."""
 
-def tiles(rgb: Pixels, side: int) -> Pixels:
+
+def fresh(shape: tuple[int, ...]) -> Pixels:
+    """New memory."""
+    return np.empty(shape, dtype=np.uint8)
+
+
+def tiles(rgb: Pixels, side: int, empty: Empty = fresh) -> Pixels:
     """uint8[r·side, c·side, 3] to uint8[r·c, 3, side, side], row by row."""
     rows, columns = rgb.shape[0] // side, rgb.shape[1] // side
     cut = rgb.reshape(rows, side, columns, side, 3).transpose(0, 2, 4, 1, 3)
-    return np.ascontiguousarray(cut).reshape(rows * columns, 3, side, side)
+    made = empty((rows * columns, 3, side, side))
+    made.reshape(cut.shape)[...] = cut
+    return made
 
 
-def patches(rgb: Pixels, patch: int, merge: int = 1) -> Pixels:
-    """uint8[h, w, 3] to uint8[n, 3·patch²]: each row is a patch (channel, y, x); squares of merge × merge patches lie together."""
-    rows, columns = rgb.shape[0] // (patch * merge), rgb.shape[1] // (patch * merge)
-    cut = rgb.reshape(rows, merge, patch, columns, merge, patch, 3).transpose(0, 3, 1, 4, 6, 2, 5)
-    return np.ascontiguousarray(cut).reshape(-1, 3 * patch * patch)
+def patches(rgb: Pixels, patch: int, merge: int = 1, empty: Empty = fresh) -> Pixels:
+    """uint8[h, w, 3] to uint8[n, 3·patch²]: each row is a patch (channel, y, x); squares of merge × merge patches lie together.
+
+    In two steps, which is twice as quick as one: channels apart, then whole lines of patches.
+    """
+    height, width = rgb.shape[:2]
+    rows, columns = height // (patch * merge), width // (patch * merge)
+    planes = empty((3, height, width))
+    planes[...] = rgb.transpose(2, 0, 1)
+    made = empty((rows * columns * merge**2, 3 * patch * patch))
+    line = np.dtype((np.void, patch))
+    cut = planes.view(line).reshape(3, rows, merge, patch, columns, merge).transpose(1, 4, 2, 5, 0, 3)
+    made.view(line).reshape(rows, columns, merge, merge, 3, patch)[...] = cut
+    return made
 
 
 def from_patches(rows: Pixels, patch: int, grid: tuple[int, int]) -> Pixels:
@@ -30,11 +49,13 @@ def from_patches(rows: Pixels, patch: int, grid: tuple[int, int]) -> Pixels:
     return np.ascontiguousarray(cut).reshape(3, high * patch, wide * patch)
 
 
-def pixel_patches(rgb: Pixels, patch: int) -> Pixels:
+def pixel_patches(rgb: Pixels, patch: int, empty: Empty = fresh) -> Pixels:
     """uint8[h, w, 3] to uint8[n, 3·patch²]: each row is a patch with the channels last (y, x, channel)."""
     rows, columns = rgb.shape[0] // patch, rgb.shape[1] // patch
     cut = rgb.reshape(rows, patch, columns, patch * 3).transpose(0, 2, 1, 3)
-    return np.ascontiguousarray(cut).reshape(rows * columns, patch * patch * 3)
+    made = empty((rows * columns, patch * patch * 3))
+    made.reshape(cut.shape)[...] = cut
+    return made
 
 
 def on_canvas(rgb: Pixels, size: tuple[int, int], at: tuple[int, int], colour: Sequence[int] = (0, 0, 0)) -> Pixels:
@@ -53,6 +74,15 @@ def square(rgb: Pixels, colour: Sequence[int]) -> Pixels:
     return on_canvas(rgb, (side, side), ((side - height) // 2, (side - width) // 2), colour)
 
 
-def chw(rgb: Pixels) -> Pixels:
+def chw(rgb: Pixels, empty: Empty = fresh) -> Pixels:
     """uint8[h, w, 3] to one block uint8[1, 3, h, w]."""
-    return np.ascontiguousarray(rgb.transpose(2, 0, 1))[None]
+    made = empty((1, 3, *rgb.shape[:2]))
+    made[0] = rgb.transpose(2, 0, 1)
+    return made
+
+
+def together(parts: Sequence[Pixels], empty: Empty = fresh) -> Pixels:
+    """Blocks of one shape, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts, out=empty((sum(map(len, parts)), *parts[0].shape[1:])))

@@ -40,7 +40,7 @@ class Clip(Policy):
         return Plan(height, width, (sizing.bounded(*sizing.shortest_edge(height, width, self.shortest_edge)),))
 
     def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:
-        return chw(_middle(resize(rgb, plan.sizes[0], self.filter), self.crop))
+        return chw(_middle(resize(rgb, plan.sizes[0], self.filter), self.crop), resize.empty)
 
     def block_shape(self, plan: Plan) -> tuple[int, ...]:
         return (plan.blocks, 3, self.crop, self.crop)
@@ -76,7 +76,7 @@ class Siglip(Policy):
         return Plan(height, width, ((self.size, self.size),), (side, side), 1, side * side)
 
     def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:
-        return chw(resize(rgb, plan.sizes[0], self.filter))
+        return chw(resize(rgb, plan.sizes[0], self.filter), resize.empty)
 
     def block_shape(self, plan: Plan) -> tuple[int, ...]:
         return (plan.blocks, 3, self.size, self.size)
@@ -113,7 +113,7 @@ class Siglip2(Policy):
         return Plan(height, width, (size,), grid, grid[1] * grid[2], grid[1] * grid[2])
 
     def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:
-        return pixel_patches(resize(rgb, plan.sizes[0], self.filter), self.patch_size)
+        return pixel_patches(resize(rgb, plan.sizes[0], self.filter), self.patch_size, resize.empty)
 
     def block_shape(self, plan: Plan) -> tuple[int, ...]:
         return (plan.blocks, 3 * self.patch_size**2)

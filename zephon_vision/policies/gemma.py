@@ -11,7 +11,7 @@ import numpy.typing as npt
 from zephon.errors import RecipeError
 from zephon_vision import sizing
 from zephon_vision.policies.base import Floats, Pixels, Plan, Policy, Resize, SpecialIds
-from zephon_vision.policies.blocks import chw, pixel_patches
+from zephon_vision.policies.blocks import chw, pixel_patches, together
 
 BREAK = "\n\n"
 BEFORE = "Here is the original image \n\n"
@@ -23,13 +23,13 @@ AND = "\n\n \n\n"
 class Gemma3(Policy):
     """Gemma 3: squashed to `size` × `size`; with `pan_and_scan`, long images bring two to four crops along, side by side.
 
-    Blocks are uint8[1 + crops, 3, size, size], the whole image first. A run stands between blank lines, and with crops an English
-    sentence explains them; `plan.tokens` counts one token for each such piece of text (right for the blank lines).
+    Blocks are uint8[1 + crops, 3, size, size], the whole image first. A run stands between blank lines, which merge with the text
+    beside it; with crops an English sentence explains them. `plan.tokens` counts one token for each piece of text between blocks.
     """
 
     name = "gemma3"
     special_tokens = ("<start_of_image>", "<image_soft_token>", "<end_of_image>")
-    texts = (BREAK, BEFORE, BETWEEN, AND)
+    texts = (BETWEEN, AND)
     placeholder = "<start_of_image>"
     size: int = 896
     image_seq_length: int = 256
@@ -54,7 +54,7 @@ class Gemma3(Policy):
             )
             grid, extra = (rows, columns), tuple(crop)
         blocks = 1 + grid[0] * grid[1]
-        tokens = blocks * (self.image_seq_length + 2) + (2 if blocks == 1 else blocks + 1)
+        tokens = blocks * (self.image_seq_length + 2) + blocks - 1
         return Plan(height, width, ((self.size, self.size),), grid, blocks, tokens, extra)
 
     def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:
@@ -63,19 +63,20 @@ class Gemma3(Policy):
             tall, wide = plan.extra
             corners = ((row * tall, column * wide) for row in range(plan.grid[0]) for column in range(plan.grid[1]))
             parts += [rgb[top : top + tall, left : left + wide] for top, left in corners]
-        return np.concatenate([chw(resize(part, plan.sizes[0], self.filter)) for part in parts])
+        return together([chw(resize(part, plan.sizes[0], self.filter), resize.empty) for part in parts], resize.empty)
 
     def block_shape(self, plan: Plan) -> tuple[int, ...]:
         return (plan.blocks, 3, self.size, self.size)
 
     def token_run(self, plan: Plan, ids: SpecialIds) -> list[int]:
         block = [ids["<start_of_image>"], *[ids["<image_soft_token>"]] * self.image_seq_length, ids["<end_of_image>"]]
-        if plan.blocks == 1:
-            return [*ids.texts[BREAK], *block, *ids.texts[BREAK]]
-        made = [*ids.texts[BEFORE], *block, *ids.texts[BETWEEN], *block]
-        for _ in range(plan.blocks - 2):
-            made += [*ids.texts[AND], *block]
-        return [*made, *ids.texts[BREAK]]
+        made = list(block)
+        for number in range(1, plan.blocks):
+            made += [*ids.texts[BETWEEN if number == 1 else AND], *block]
+        return made
+
+    def around(self, plan: Plan) -> tuple[str, str]:
+        return (BREAK if plan.blocks == 1 else BEFORE), BREAK
 
     def fields(self, plans: Sequence[Plan]) -> dict[str, npt.NDArray[np.int64]]:
         """`num_crops` int64[n], the crops of each image beside the whole one."""
@@ -120,7 +121,7 @@ class Gemma4(Policy):
         return Plan(height, width, (size,), grid, count, count // self.pooling_kernel_size**2 + 2)
 
     def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:
-        return pixel_patches(resize(rgb, plan.sizes[0], self.filter), self.patch_size)
+        return pixel_patches(resize(rgb, plan.sizes[0], self.filter), self.patch_size, resize.empty)
 
     def block_shape(self, plan: Plan) -> tuple[int, ...]:
         return (plan.blocks, 3 * self.patch_size**2)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from zephon.errors import RecipeError
 from zephon_vision import sizing
 from zephon_vision.policies.base import Floats, Pixels, Plan, Policy, Resize, SpecialIds
-from zephon_vision.policies.blocks import chw, tiles
+from zephon_vision.policies.blocks import chw, tiles, together
 
 FAKE, GLOBAL, IMAGE = "<fake_token_around_image>", "<global-img>", "<image>"
 SIDE = 6
@@ -65,8 +65,8 @@ class Idefics3(Policy):
         sized = rgb
         for size in plan.sizes[:-1]:
             sized = resize(sized, size, self.filter)
-        whole = chw(resize(sized, plan.sizes[-1], self.filter))
-        return np.concatenate([tiles(sized, self.tile), whole]) if plan.blocks > 1 else whole
+        whole = chw(resize(sized, plan.sizes[-1], self.filter), resize.empty)
+        return together([tiles(sized, self.tile, resize.empty), whole], resize.empty) if plan.blocks > 1 else whole
 
     def block_shape(self, plan: Plan) -> tuple[int, ...]:
         return (plan.blocks, 3, self.tile, self.tile)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from zephon.errors import RecipeError
 from zephon_vision import sizing
 from zephon_vision.policies.base import Pixels, Plan, Policy, Resize, SpecialIds
-from zephon_vision.policies.blocks import chw, tiles
+from zephon_vision.policies.blocks import chw, tiles, together
 from zephon_vision.policies.clip import IMAGENET_MEAN, IMAGENET_STD
 
 
@@ -52,8 +52,10 @@ class InternVL(Policy):
         return Plan(height, width, sizes, grid, blocks, blocks * self.image_seq_length + 2)
 
     def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:
-        cut = tiles(resize(rgb, plan.sizes[0], self.filter), self.size)
-        return cut if plan.blocks == 1 else np.concatenate([cut, chw(resize(rgb, plan.sizes[1], self.filter))])
+        cut = tiles(resize(rgb, plan.sizes[0], self.filter), self.size, resize.empty)
+        if plan.blocks == 1:
+            return cut
+        return together([cut, chw(resize(rgb, plan.sizes[1], self.filter), resize.empty)], resize.empty)
 
     def block_shape(self, plan: Plan) -> tuple[int, ...]:
         return (plan.blocks, 3, self.size, self.size)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from zephon_vision import sizing
 from zephon_vision.policies.base import Floats, Pixels, Plan, Policy, Resize, SpecialIds
-from zephon_vision.policies.blocks import chw, on_canvas, tiles
+from zephon_vision.policies.blocks import chw, on_canvas, tiles, together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,10 @@ class Llama4(Policy):
 
     def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:
         canvas = (plan.grid[0] * self.size, plan.grid[1] * self.size)
-        cut = tiles(on_canvas(resize(rgb, plan.sizes[0], self.filter), canvas, (0, 0)), self.size)
-        return cut if plan.blocks == 1 else np.concatenate([cut, chw(resize(rgb, plan.sizes[1], self.filter))])
+        cut = tiles(on_canvas(resize(rgb, plan.sizes[0], self.filter), canvas, (0, 0)), self.size, resize.empty)
+        if plan.blocks == 1:
+            return cut
+        return together([cut, chw(resize(rgb, plan.sizes[1], self.filter), resize.empty)], resize.empty)
 
     def block_shape(self, plan: Plan) -> tuple[int, ...]:
         return (plan.blocks, 3, self.size, self.size)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from zephon.errors import RecipeError
 from zephon_vision import sizing
 from zephon_vision.policies.base import Floats, Pixels, Plan, Policy, Resize, SpecialIds
-from zephon_vision.policies.blocks import chw, on_canvas, square, tiles
+from zephon_vision.policies.blocks import chw, on_canvas, square, tiles, together
 from zephon_vision.policies.clip import OPENAI_MEAN, OPENAI_STD
 
 
@@ -46,10 +46,10 @@ class Llava15(Policy):
 
     def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:
         if self.pad:
-            return chw(resize(square(rgb, _colour(self.image_mean)), plan.sizes[0], self.filter))
+            return chw(resize(square(rgb, _colour(self.image_mean)), plan.sizes[0], self.filter), resize.empty)
         sized = resize(rgb, plan.sizes[0], self.filter)
         top, left = (sized.shape[0] - self.size) // 2, (sized.shape[1] - self.size) // 2
-        return chw(sized[top : top + self.size, left : left + self.size])
+        return chw(sized[top : top + self.size, left : left + self.size], resize.empty)
 
     def block_shape(self, plan: Plan) -> tuple[int, ...]:
         return (plan.blocks, 3, self.size, self.size)
@@ -114,8 +114,8 @@ class LlavaNext(Policy):
             (canvas[0] - height) // 2,
             (canvas[1] - width) // 2,
         )  # an odd pixel of padding goes to the right and to the bottom
-        detail = tiles(on_canvas(resize(rgb, (height, width), self.filter), canvas, at), self.size)
-        return np.concatenate([chw(resize(rgb, whole, self.filter)), detail])
+        detail = tiles(on_canvas(resize(rgb, (height, width), self.filter), canvas, at), self.size, resize.empty)
+        return together([chw(resize(rgb, whole, self.filter), resize.empty), detail], resize.empty)
 
     def block_shape(self, plan: Plan) -> tuple[int, ...]:
         return (plan.blocks, 3, self.size, self.size)
@@ -174,7 +174,7 @@ class LlavaOnevision(LlavaNext):
     def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:
         if plan.grid:
             return super().render(rgb, plan, resize)
-        return chw(resize(square(rgb, _colour(self.image_mean)), plan.sizes[0], self.filter))
+        return chw(resize(square(rgb, _colour(self.image_mean)), plan.sizes[0], self.filter), resize.empty)
 
     def fields(self, plans: Sequence[Plan]) -> dict[str, npt.NDArray[np.int64]]:
         """As LLaVA-NeXT's, and `batch_num_images`, the number of images of each sample (1 tells the model that the image has tiles)."""

@@ -50,7 +50,7 @@ class Pixtral(Policy):
         return Plan(height, width, (size,), grid, grid[1] * grid[2], size[0] // token * (size[1] // token + 1))
 
     def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:
-        return patches(resize(rgb, plan.sizes[0], self.filter), self.patch_size)
+        return patches(resize(rgb, plan.sizes[0], self.filter), self.patch_size, empty=resize.empty)
 
     def block_shape(self, plan: Plan) -> tuple[int, ...]:
         return (plan.blocks, 3 * self.patch_size**2)

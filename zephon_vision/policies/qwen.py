@@ -55,7 +55,7 @@ class Qwen2VL(Policy):
         return Plan(height, width, (size,), grid, count, count // self.merge_size**2 + 2)
 
     def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:
-        return patches(resize(rgb, plan.sizes[0], self.filter), self.patch_size, self.merge_size)
+        return patches(resize(rgb, plan.sizes[0], self.filter), self.patch_size, self.merge_size, empty=resize.empty)
 
     def block_shape(self, plan: Plan) -> tuple[int, ...]:
         return (plan.blocks, 3 * self.patch_size**2)

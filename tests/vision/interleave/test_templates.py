@@ -6,8 +6,7 @@ import functools
 import io
 import json
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,7 +17,7 @@ from PIL import Image
 from vision.interleave import chat_tokenizers as kinds
 from vision.interleave.samples import Segment, canonical, chat, document, image
 
-from zephon_vision.policies.base import Plan, Policy, SpecialIds
+from zephon_vision.policies.base import Policy
 from zephon_vision.policies.gemma import Gemma3
 from zephon_vision.policies.idefics import Idefics3
 from zephon_vision.policies.internvl import InternVL
@@ -260,22 +259,6 @@ def test_a_tokenizer_on_disk_brings_its_template(tmp_path: Any) -> None:
     assert from_disk.fingerprint_parts() == object_.fingerprint_parts()
 
 
-class WithinText(Gemma3):
-    """Gemma 3 with its blank lines as text around the image, which becomes one piece with the text beside it."""
-
-    around: ClassVar[tuple[str, str]] = ("\n\n", "\n\n")
-
-    def plan(self, height: int, width: int, *, images: int = 1) -> Plan:
-        made = super().plan(height, width, images=images)
-        return replace(made, tokens=made.tokens - 2)
-
-    def token_run(self, plan: Plan, ids: SpecialIds) -> list[int]:
-        start = ids["<start_of_image>"]
-        run = super().token_run(plan, ids)
-        stop = len(run) - len(ids.texts["\n\n"])
-        return run[run.index(start) : stop]
-
-
 @settings(FEW, max_examples=8)
 @given(data=st.data())
 def test_text_that_a_policy_puts_around_images_is_tokenised_with_the_text_beside_it(data: st.DataObject) -> None:
@@ -287,7 +270,7 @@ def test_text_that_a_policy_puts_around_images_is_tokenised_with_the_text_beside
     text = processor.apply_chat_template(as_messages(row, True), tokenize=False)
     want = processor(text=[text], images=[pictures(row)] if pictures(row) else None, add_special_tokens=False)
     for template in ("own", "gemma"):
-        made = tokenised(row, tokenizer=tokenizer, images=WithinText(image_seq_length=4), template=template)
+        made = tokenised(row, tokenizer=tokenizer, images=Gemma3(image_seq_length=4), template=template)
         assert made["input_ids"] == [int(n) for n in want["input_ids"][0]]
 
 

@@ -45,6 +45,9 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 """Settings that keep images small."""
 
+MODERN = hasattr(transformers, "Qwen2VLImageProcessorPil")
+"""transformers 5: an image processor without a suffix is torchvision's, and Pillow's has one."""
+
 COLOURS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC, "lanczos": Image.Resampling.LANCZOS}
 
 
@@ -60,7 +63,7 @@ class PilResize(Resize):
 
 
 class TorchResize(Resize):
-    """torchvision on bytes, as the fast processors use it: bicubic where Lanczos is asked for."""
+    """torchvision on bytes, as the fast processors use it; those of transformers 4 take bicubic where Lanczos is asked for."""
 
     backend = "torch"
     functional: Any = v2
@@ -71,6 +74,8 @@ class TorchResize(Resize):
         assert box is None
         image = torch.from_numpy(np.ascontiguousarray(rgb.transpose(2, 0, 1)))
         mode = v2.InterpolationMode.BILINEAR if filter == "bilinear" else v2.InterpolationMode.BICUBIC
+        if filter == "lanczos" and MODERN:
+            mode = v2.InterpolationMode.LANCZOS
         made = self.functional.resize(image, list(size), interpolation=mode, antialias=True)
         return np.ascontiguousarray(made.numpy().transpose(1, 2, 0))
 
@@ -83,8 +88,7 @@ class FloatTorchResize(TorchResize):
 
 def processor_class(name: str, backend: str) -> Any | None:
     """The image processor `name` of a back-end, by the names of transformers 4 or 5; None: there is none."""
-    modern = hasattr(transformers, "Qwen2VLImageProcessorPil")
-    suffix = {"pil": "Pil", "torch": ""}[backend] if modern else {"pil": "", "torch": "Fast"}[backend]
+    suffix = {"pil": "Pil", "torch": ""}[backend] if MODERN else {"pil": "", "torch": "Fast"}[backend]
     return getattr(transformers, name + suffix, None)
 
 
@@ -160,7 +164,7 @@ def processor_of(
 ) -> Any:
     """The processor `name` around an image processor and a small tokenizer."""
     kind = getattr(transformers, name)
-    if "video_processor" in kind.attributes:
+    if "video_processor" in (kind.get_attributes() if MODERN else kind.attributes):
         video = "Qwen3VLVideoProcessor" if "Qwen3" in name else "Qwen2VLVideoProcessor"
         settings["video_processor"] = getattr(transformers, video)()
     tokenizer = tokenizer_for(policy, merging=merging, **(names or {}))

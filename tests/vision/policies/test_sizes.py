@@ -18,7 +18,7 @@ from transformers.models.llama4 import image_processing_llama4_fast
 from transformers.models.pixtral import image_processing_pixtral
 from transformers.models.qwen2_vl import image_processing_qwen2_vl
 from transformers.models.siglip2 import image_processing_siglip2
-from vision.policies.kit import processor_class, processor_of, random_sizes
+from vision.policies.kit import MODERN, processor_class, processor_of, random_sizes
 
 from zephon.errors import DataError
 from zephon_vision.policies.base import Plan
@@ -244,14 +244,18 @@ def test_gemma3_pan_and_scan(backend: str) -> None:
     crops_of = images.pan_and_scan if backend == "pil" else images.pan_and_scan_batched
     active = 0
     for height, width in random_sizes(COUNT, 11):
-        image = blank(height, width) if backend == "pil" else torch.empty(3, height, width, device="meta")
-        settings = {"input_data_format": image_processing_utils.ChannelDimension.LAST} if backend == "pil" else {}
+        image: Any = blank(height, width) if backend == "pil" else torch.empty(3, height, width, device="meta")
+        settings = (
+            {"input_data_format": image_processing_utils.ChannelDimension.LAST} if backend == "pil" and not MODERN else {}
+        )
+        if backend == "pil" and MODERN:
+            image = np.moveaxis(image, -1, 0)
         crops = crops_of(image, 256, 4, 1.2, **settings)
         plan = policy.plan(height, width)
         assert plan.blocks == 1 + len(crops)
         active += bool(crops)
         for crop in crops[:-1]:
-            assert plan.extra == tuple(crop.shape[:2] if backend == "pil" else crop.shape[1:])
+            assert plan.extra == tuple(crop.shape[:2] if backend == "pil" and not MODERN else crop.shape[1:])
     assert active > 100
     assert Gemma3().plan(300, 3000).blocks == 1
 
@@ -270,7 +274,14 @@ def _llama4_sizes(images: Any, height: int, width: int, tiles: int) -> tuple[tup
     square = transformers.image_utils.SizeDict(height=336, width=336)
     try:
         images._preprocess(
-            [torch.empty(1).expand(1, height, width)], square, tiles, False, None, True, 1 / 255, True, None, None, True, "pt"
+            images=[torch.empty(1).expand(1, height, width)],
+            size=square,
+            max_patches=tiles,
+            resize_to_max_canvas=False,
+            **dict.fromkeys(("interpolation", "resample", "image_mean", "image_std")),
+            **dict.fromkeys(("do_resize", "do_rescale", "do_normalize", "disable_grouping"), True),
+            rescale_factor=1 / 255,
+            return_tensors="pt",
         )
     except _SeenError as seen:
         inner = seen.args[0]

@@ -1,0 +1,52 @@
+"""Late decode: bins and shuffles hold files, and what is decided at once is not built at once. In counted bytes, without a clock."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from skimage import data
+from vision.interleave.chat_tokenizers import QWEN, fast
+from vision.pictures import jpeg
+
+from benchmarks.vision_early import DecodeFirst, Unwrap
+from zephon import Dataset, Pipeline, StaticMixtureWorkSource
+
+MB = 1 << 20
+
+
+@cache
+def documents() -> list[dict[str, Any]]:
+    photos = [jpeg(photo[:392, :392], quality=75) for photo in (data.astronaut(), data.coffee(), data.rocket())]
+    return [{"texts": [f"page {n}", None], "images": [None, {"bytes": photos[n % 3], "path": None}]} for n in range(48)]
+
+
+def run(first: bool, runner: str, max_bytes: int) -> tuple[list[str], int]:
+    """The batches' hashes, and the most bytes that lanes held at a time."""
+    source = StaticMixtureWorkSource([Dataset.from_records("pages", documents())], seed=1, stop_after_passes=1, chunk_size=4)
+    pipeline = Pipeline(source).interleave().probe_images().tokenize_interleaved(tokenizer=fast(QWEN), images="qwen2_5_vl")
+    if first:
+        pipeline.then(DecodeFirst())
+    pipeline.pack_multimodal(max_length=256, open_bins=4, pad_token_id=0).shuffle()
+    if first:
+        pipeline.then(Unwrap())
+    else:
+        pipeline.decode_images()
+    pipeline.batch(1).options(lanes=1, runner=runner, max_bytes=max_bytes, flush_every_chunks=1000)
+    return [batch.sha256() for batch in pipeline], pipeline.stats()["peak_lane_bytes"]
+
+
+def test_what_waits_is_an_eighth_of_what_decoding_first_makes_wait() -> None:
+    late, held = run(False, "inline", MB)
+    first, pixels = run(True, "inline", MB)
+    assert late == first
+    assert len(late) == 48
+    assert held <= pixels / 8
+
+
+@pytest.mark.parametrize("runner", ["inline", "threads"])
+def test_a_window_that_is_decided_at_once_is_built_as_the_budget_allows(runner: str) -> None:
+    """48 sequences of 0.46 MB of pixels each, all decided at the flush."""
+    _, held = run(False, runner, 4 * MB)
+    assert held < 6 * MB

@@ -1,0 +1,82 @@
+"""Memory that is used again for every image: pages fresh from the system cost as much as filling them (a third of a JPEG's decode)."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import weakref
+
+import numpy as np
+
+from zephon_vision.policies.base import Pixels
+
+_MOST = 128 << 20
+"""Bytes that are kept for the next image; what one giant image needed is given back."""
+_ALIGN = 64
+_SMALL = 1 << 16
+_WASTE = 4
+"""A piece may be so many times larger than what it is used for."""
+
+
+class Arena:
+    """Pieces of memory for the work on one image, one after the other; `reset` takes all of them back. For one thread."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, dtype=np.uint8)
+        self._used = 0
+        self._target: Pixels | None = None
+
+    def reset(self, target: Pixels | None = None) -> None:
+        """Begin anew: whoever still holds a piece may see it change. The first piece of `target`'s shape is `target` itself."""
+        self._target = target
+        if self._used > len(self._memory) and self._used <= _MOST:
+            self._memory = np.empty(self._used + self._used // 4, dtype=np.uint8)
+        self._used = 0
+
+    def take(self, shape: tuple[int, ...]) -> Pixels:
+        """uint8 of this shape, contiguous, not filled."""
+        target = self._target
+        if target is not None and target.shape == shape:
+            self._target = None
+            return target
+        size = math.prod(shape)
+        begin = self._used
+        self._used += -(-size // _ALIGN) * _ALIGN
+        if self._used > len(self._memory):
+            return np.empty(shape, dtype=np.uint8)  # this once; the next image finds enough
+        return self._memory[begin : begin + size].reshape(shape)
+
+
+class Pool:
+    """Memory for results: a piece comes back by itself when nobody holds it any more. Any number of threads may use it."""
+
+    def __init__(self, most: int = 1 << 30, idle: float = 30.0) -> None:
+        """At most `most` bytes are kept for the next one who asks, and none for longer than `idle` seconds."""
+        self._most = most
+        self._idle = idle
+        self._free: list[tuple[float, Pixels]] = []
+        """Since when, and what; the longest idle first."""
+        self._lock = threading.RLock()  # what is collected while it is held may give memory back
+        self.kept = 0
+        """Bytes that wait."""
+
+    def lease(self, size: int) -> Pixels:
+        """uint8[size], not filled. A buffer that is made of it, and any view of that, keep it."""
+        with self._lock:
+            fitting = [(len(m), n) for n, (_, m) in enumerate(self._free) if size <= len(m) <= _WASTE * size + _SMALL]
+            memory = self._free.pop(min(fitting)[1])[1] if fitting else None
+            self.kept -= 0 if memory is None else len(memory)
+        if memory is None:
+            memory = np.empty(size + size // 8, dtype=np.uint8)
+        piece = np.frombuffer(memory, dtype=np.uint8, count=size)  # another object than any that stays here
+        weakref.finalize(piece, self._give_back, memory).atexit = False
+        return piece
+
+    def _give_back(self, memory: Pixels) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._free.append((now, memory))
+            self.kept += len(memory)
+            while self.kept > self._most or self._free[0][0] < now - self._idle:
+                self.kept -= len(self._free.pop(0)[1])
