@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,8 @@ def main() -> int:
     """Run what is asked for; a peer that can't be installed or fails is a line in the table."""
     given = _arguments()
     settle()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no run outlives this one
+    given.until = time.monotonic() + given.budget if given.budget else None
     wanted = {name: CASES[name] for name in given.only or CASES}
     if given.report:
         return _report(given, wanted)
@@ -43,40 +48,50 @@ def main() -> int:
 
 def _measure(case: Case, given: argparse.Namespace, made: data.Made, places: environments.Environments) -> None:
     """All entries in turns, again and again; each run is added to the JSON at once, so that a stop loses nothing."""
+    longest = 0.5 if given.quick else case.seconds if given.seconds is None else given.seconds
     asked = {
         "data": str(made.folder),
-        "seconds": (case.seconds if given.seconds is None else min(given.seconds, case.seconds))
-        if not given.quick
-        else min(0.5, case.seconds),
-        "workers": CORES,
+        "seconds": min(longest, case.seconds),
         "tokenizer": str(made.tokenizer),
         "more": case.more,
     }
-    known = made.folder / "documents.npy"
     entries = [e for e in case.entries if _asked(e.peer, given) and given.variant in (None, e.variant)]
-    until = time.monotonic() + given.budget if given.budget else None
+    if not given.resume:
+        _store(given.json, case, lambda runs: [runs.pop(f"{e.peer}|{e.variant}", None) for e in entries])
     for turn in range(given.repeats):
         for entry in entries:
-            if until is not None and time.monotonic() > until:
-                print(f"{case.name}: the budget of {given.budget:g} s is spent in turn {turn}", file=sys.stderr)
+            if given.until is not None and time.monotonic() > given.until:
+                print(f"{case.name}: the budget of {given.budget:g} s is spent in turn {turn + 1}", file=sys.stderr)
                 return
+            key = f"{entry.peer}|{entry.variant}"
+            if len(_load(given.json).get(case.name, {}).get(key, ())) > turn:
+                continue
             workers = int(entry.variant.rpartition(" w")[2]) if case.workers else CORES
             got = run(entry, case.name, places, asked | {"workers": workers}, limit_s=given.limit)
             if "ids" in got:
-                got |= report.check(got.pop("ids"), known, made.tokenizer)
+                got |= report.check(got.pop("ids"), made.folder / "documents.npy", made.tokenizer)
+            got |= {"at": time.time(), "vocabulary": made.vocabulary}
             print(f"{case.name} {entry.peer} ({entry.variant}): {report.short(got, case)}", file=sys.stderr, flush=True)
-            _add(given.json, case, entry.peer, entry.variant, got | {"at": time.time(), "vocabulary": made.vocabulary})
+            _store(given.json, case, partial(_append, key, got))
 
 
-def _add(path: Path, case: Case, peer: str, variant: str, got: dict[str, Any]) -> None:
+def _append(key: str, got: dict[str, Any], runs: dict[str, Any]) -> None:
+    runs.setdefault(key, []).append(got)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _store(path: Path, case: Case, change: Callable[[dict[str, Any]], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    all_runs: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    all_runs.setdefault(case.name, {}).setdefault(f"{peer}|{variant}", []).append(got)
-    path.write_text(json.dumps(all_runs, ensure_ascii=False))
+    every = _load(path)
+    change(every.setdefault(case.name, {}))
+    path.write_text(json.dumps(every, ensure_ascii=False))
 
 
 def _report(given: argparse.Namespace, wanted: dict[str, Case]) -> int:
-    runs = json.loads(given.json.read_text()) if given.json.exists() else {}
+    runs = _load(given.json)
     text = report.markdown({name: case for name, case in wanted.items() if name in runs}, runs)
     given.json.with_suffix(".md").write_text(text + "\n")
     print(text)
@@ -96,18 +111,19 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=list(CASES), help="this case (may be given several times)")
     parser.add_argument("--peer", action="append", choices=list(PEERS), help="this peer beside the limits (several times)")
     parser.add_argument("--variant", help="only the entries with this variant")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="turns; with --resume: until each entry has so many runs")
+    parser.add_argument("--resume", action="store_true", help="keep the runs that the JSON has, and go on")
     parser.add_argument("--quick", action="store_true", help="little data and time: to see that everything works")
     parser.add_argument("--images", type=int, default=data.Sizes.images, help="photographs, about 100 KB each")
     parser.add_argument("--megabytes", type=int, default=data.Sizes.megabytes, help="of text")
     parser.add_argument("--documents", type=int, default=data.Sizes.documents, help="lists of about 550 tokens")
     parser.add_argument("--seconds", type=float, help="the longest window of a run")
-    parser.add_argument("--budget", type=float, help="stop a case after so many seconds; another call goes on")
+    parser.add_argument("--budget", type=float, help="begin no run after so many seconds; --resume goes on")
     parser.add_argument("--limit", type=float, default=120, help="a run that takes longer has failed")
     parser.add_argument("--folder", type=Path, default=ROOT / ".bench-peers", help="made data, kept for the next time")
     parser.add_argument("--venvs", type=Path, default=ROOT / ".venv-peers", help="the peers' environments")
     parser.add_argument(
-        "--json", type=Path, default=HERE.parent / "results" / "peers.json", help="raw runs; new ones are added"
+        "--json", type=Path, default=HERE.parent / "results" / "peers.json", help="raw runs; each is added at once"
     )
     parser.add_argument("--prepare", action="store_true", help="make environments and data, measure nothing")
     parser.add_argument("--report", action="store_true", help="table and charts of the JSON, measure nothing")

@@ -58,10 +58,12 @@ def call(python: Path, asked: dict[str, Any], variables: dict[str, str], *, limi
             watch.start()
             timer = threading.Timer(limit_s, lambda: _kill(child.pid))
             timer.start()
-            code = child.wait()
-            timer.cancel()
-            peak = watch.stop()
-            _kill(child.pid)
+            try:
+                code = child.wait()
+            finally:
+                timer.cancel()
+                peak = watch.stop()
+                _kill(child.pid)
         return _answer(out.read_bytes(), code, errors.read_text(errors="replace"), limit_s) | peak
 
 

@@ -130,12 +130,29 @@ def pillow_pixels(image: bytes) -> npt.NDArray[np.float32]:
     return ((np.asarray(rgb, np.float32) / 255 - 0.5) / 0.5).transpose(2, 0, 1)
 
 
+@lru_cache(maxsize=1)
+def _torch() -> Any:
+    """torch where it is installed, as our decoder chooses it."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    torch.set_num_threads(1)  # the loader's workers call
+    return torch
+
+
 def fast_pixels(image: bytes) -> npt.NDArray[np.uint8]:
-    """The calls that our decoder makes without torch: simplejpeg and fast_image_resize; uint8[3, 224, 224], the device normalises."""
-    import cykooz_resizer as library
+    """The calls that our decoder makes: simplejpeg, then torch or fast_image_resize; uint8[3, 224, 224], the device normalises."""
     import simplejpeg
 
     rgb = simplejpeg.decode_jpeg(image, colorspace="RGB")
+    torch = _torch()
+    if torch is not None:
+        picture = torch.from_numpy(rgb).permute(2, 0, 1)[None]
+        made = torch.nn.functional.interpolate(picture, size=[SIDE, SIDE], mode="bicubic", align_corners=False, antialias=True)
+        return np.asarray(made[0].numpy())
+    import cykooz_resizer as library
+
     source = library.ImageData(rgb.shape[1], rgb.shape[0], library.PixelType.U8x3, rgb.tobytes())
     target = library.ImageData(SIDE, SIDE, library.PixelType.U8x3)
     options = library.ResizeOptions(resize_alg=library.ResizeAlg.convolution(library.FilterType.catmull_rom))
@@ -158,6 +175,11 @@ class Sample:
         """`input_ids`: int32[256 + text], `pixels`: [3, 224, 224]."""
         ids = np.concatenate([np.zeros(IMAGE_TOKENS, np.int32), self.encode(text)])
         return {"input_ids": ids, "pixels": pixels(self.how)(image)}
+
+
+def stacked(images: Iterable[Any]) -> float:
+    """The images of a batch as one array, as a trainer takes them: how many they were."""
+    return float(len(np.stack(list(images))))
 
 
 def pack_samples(samples: Iterable[dict[str, Any]]) -> Iterator[tuple[Ids, list[Any]]]:

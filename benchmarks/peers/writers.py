@@ -48,7 +48,7 @@ def mds(source: str, target: str) -> None:
     from streaming import MDSWriter
 
     kinds = {"image": "bytes", "text": "str", "input_ids": "ndarray:int32"}
-    schema = pq.read_schema(sorted(Path(source).glob("*.parquet"))[0])
+    schema = pq.read_schema(min(Path(source).glob("*.parquet")))
     with MDSWriter(out=target, columns={n: kinds[n] for n in schema.names}) as out:
         for row in rows(source):
             out.write({k: np.asarray(v, dtype=np.int32) if isinstance(v, list) else v for k, v in row.items()})

@@ -79,7 +79,7 @@ def vision(given: Given) -> Loader:
     order = np.random.default_rng(1).permutation(len(rows))
     parts = tools.grouped(tools.forever(lambda: order), 8)
     made = _pool(given, parts, lambda part: [make(rows[i]["image"], rows[i]["text"]) for i in part])
-    return Loader(made, lambda part: float(len(part)))
+    return Loader(made, lambda part: tools.stacked(sample["pixels"] for sample in part))
 
 
 CASES = {"B1": fetch, "B2": vision, "B3": text, "B4": tokens}

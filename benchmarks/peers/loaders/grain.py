@@ -89,7 +89,7 @@ def vision(given: Given) -> Loader:
     if given.more.get("shuffle"):
         made = grain.experimental.WindowShuffleIterDataset(made, window_size=given.more["shuffle"], seed=1)
     made = made.batch(tools.ROWS, batch_fn=list)
-    return Loader(_workers(given, made), lambda batch: float(sum(len(_images(row)) for row in batch)))
+    return Loader(_workers(given, made), lambda batch: tools.stacked(image for row in batch for image in _images(row)))
 
 
 def _images(row: Any) -> Any:
@@ -109,7 +109,7 @@ def checkpoint(given: Given) -> dict[str, Any]:
             flow.set_state(state)
         return flow, flow.get_state
 
-    return restored(start, 3)
+    return restored(start, 40)
 
 
 def python_map(given: Given) -> Loader:

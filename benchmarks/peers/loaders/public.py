@@ -48,6 +48,7 @@ def _ids(batch: Any) -> Any:
 def text(given: Given) -> Loader:
     """Its own `tokenize`, or (B3b) a user's function with the fast tokenizer in `map_transform`; `pack_flat`, wrap."""
     from transformers import PreTrainedTokenizerFast
+
     from zephon import Pipeline
 
     end = tools.end_of_text(given.tokenizer)
@@ -89,7 +90,7 @@ def vision(given: Given) -> Loader:
         pipeline = pipeline.shuffle(buffer_size=given.more["shuffle"])
     return Loader(
         iter(_options(given, pipeline.batch(tools.ROWS))),
-        lambda batch: float(sum(len(r.payload["packed_samples"]) for r in batch.records)),
+        lambda batch: tools.stacked(s["pixels"] for r in batch.records for s in r.payload["packed_samples"]),
     )
 
 
@@ -108,7 +109,7 @@ def checkpoint(given: Given) -> dict[str, Any]:
             pipeline.restore(state)
         return iter(pipeline), pipeline.checkpoint
 
-    return restored(start, 3 * lanes)
+    return restored(start, 40 * lanes)
 
 
 def python_map(given: Given) -> Loader:

@@ -64,7 +64,7 @@ def vision(given: Given) -> Loader:
     table, source = _rows(given, "images", repeat=True)
     make = tools.Sample(given.tokenizer, given.variant)
     groups = _run(given, source, lambda rows: [make(r["image"], r["text"]) for r in table.take(rows).to_pylist()])
-    return Loader(tools.pack_samples(sample for group in groups for sample in group), lambda batch: float(len(batch[1])))
+    return Loader(tools.pack_samples(sample for group in groups for sample in group), lambda batch: tools.stacked(batch[1]))
 
 
 CASES = {"B1": fetch, "B2": vision, "B3": text, "B3b": text, "B5": text}

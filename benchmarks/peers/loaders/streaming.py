@@ -53,7 +53,7 @@ def vision(given: Given) -> Loader:
     make = tools.Sample(given.tokenizer, given.variant)
     loader = _loader(given, "images", lambda row: make(row["image"], row["text"]))
     samples = (sample for batch in tools.forever(lambda: loader) for sample in batch)
-    return Loader(tools.pack_samples(samples), lambda batch: float(len(batch[1])))
+    return Loader(tools.pack_samples(samples), lambda batch: tools.stacked(batch[1]))
 
 
 CASES = {"B1": fetch, "B2": vision, "B3": text, "B3b": text, "B4": tokens, "B5": text}

@@ -33,7 +33,7 @@ def vision(given: Given) -> Loader:
     """Decode and tokenise in `map`."""
     make = tools.Sample(given.tokenizer, given.variant)
     data = _open(given, "images").map(lambda row: make(row["jpg"], row["txt"].decode()))
-    return Loader(tools.pack_samples(tools.forever(lambda: data)), lambda batch: float(len(batch[1])))
+    return Loader(tools.pack_samples(tools.forever(lambda: data)), lambda batch: tools.stacked(batch[1]))
 
 
 CASES = {"B1": fetch, "B2": vision, "B3": text, "B3b": text, "B5": text}
