@@ -8,7 +8,7 @@ PYTEST = $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 # these load libraries that start threads of their own, after which a fork (as torch's DataLoader makes) is not safe: apart from the others
 FOREIGN = tests/cli/ tests/dataset/ tests/formats/ tests/storage/ tests/stores/ tests/vision/
 
-.PHONY: demo demo-vlm test lint format bench stub clean
+.PHONY: demo demo-vlm test lint format bench bench-peers stub clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/demo.stamp
@@ -34,6 +34,10 @@ format: $(VENV)/dev.stamp
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks
+
+# beside Grain, LitData, Streaming, …: makes an environment per group of peers (6 GB with torch). ONLY="B1 B3" PEERS="grain litdata" REPEATS=5
+bench-peers: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks.peers --charts $(foreach c,$(ONLY),--only $(c)) $(foreach p,$(PEERS),--peer ours --peer $(p)) $(if $(REPEATS),--repeats $(REPEATS))
 
 stub: $(VENV)/dev.stamp
 	$(BIN)/python -m zephon.cli.stub

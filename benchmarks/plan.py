@@ -1,4 +1,4 @@
-"""Planning: nanoseconds per record at 1, 64 and 1,024 lanes, for 10^9 records in 10^6 read units that exist as arrays only."""
+"""Planning: nanoseconds per record at 1, 64, 1,024 and 4,096 lanes and 10^6 and 10^9 records, in read units that exist as arrays only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zephon import StaticMixtureWorkSource
 from zephon.plan.source import Plan
 from zephon.plan.units import UnitTable, unit_table
 
-_LANES = (1, 64, 1024)
+_LANES = (1, 64, 1024, 4096)
 _FAR = 1_000_000
 
 
@@ -33,14 +33,21 @@ def measure(setting: Setting) -> list[Result]:
     plans = {lanes: source.plan(lanes) for lanes in _LANES}
     mixed = StaticMixtureWorkSource([web, code], {"web": 0.7, "code": 0.3}, seed=1).plan(1024)
     order = alternate(lambda: float(len(plans[1].rows[0]._pass_order(7)[0])), repeats=1)[0][0]  # type: ignore[union-attr]
+    small = StaticMixtureWorkSource([_dataset("web", 10**3, 10**6)], seed=1)
     rows = 1 << (18 if setting.quick else 21)
     walks = [*(Walk(plans[lanes], range(lanes)) for lanes in _LANES), Walk(mixed, range(1024))]
     walks += [Walk(source.plan(64), range(64)), Walk(source.plan(64), range(64), _FAR)]
-    one, some, many, two, near, far = alternate(*(lambda walk=walk: walk.on(rows) for walk in walks), repeats=setting.repeats)
+    walks += [Walk(small.plan(lanes), range(lanes)) for lanes in (1, 4096)]
+    one, some, many, most, two, near, far, few, few_most = alternate(
+        *(lambda walk=walk: walk.on(rows) for walk in walks), repeats=setting.repeats
+    )
     scale: Any = {"unit": "ns/record", "scale": 1e9}
     return [
         costs("planning, 64 lanes (bare: 1 lane)", one, some, **scale),
         costs("planning, 1,024 lanes (bare: 1 lane)", one, many, **scale, at_most=1.2),
+        costs("planning, 4,096 lanes (bare: 1 lane)", one, most, **scale, at_most=1.2),
+        costs("planning 10^6 records, 1 lane (bare: 10^9 records)", one, few, **scale),
+        costs("planning 10^6 records, 4,096 lanes (bare: 1 lane)", few, few_most, **scale, at_most=1.2),
         value("planning, 1,024 lanes", _nanoseconds(many), "ns/record", at_most=1000),
         value("planning, 1,024 lanes, two data sets mixed", _nanoseconds(two), "ns/record", at_most=1000),
         costs(f"planning, from chunk {_FAR:,} of each lane on (bare: from chunk 0)", near, far, **scale, at_most=1.2),

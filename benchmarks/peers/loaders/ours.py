@@ -1,0 +1,141 @@
+"""Zephon, this tree."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from .. import tools
+from ..measuring import Given, Loader, restored
+
+
+def _source(name: str, folder: Path, **settings: Any) -> Any:
+    from zephon import Dataset, StaticMixtureWorkSource
+
+    return StaticMixtureWorkSource([Dataset.from_path(name, folder)], seed=1, **settings)
+
+
+def fetch(given: Given) -> Loader:
+    """(image, text) in batches of 32; the default order, which is shuffled over stripes of the whole data set."""
+    from zephon import Pipeline
+
+    source = _source("photographs", Path(given.data, "images", given.variant.split()[0]))
+    pipeline = Pipeline(source).batch(tools.BATCH).options(lanes=2, **_runner(given))
+    names: list[str] = []
+
+    def work(batch: Any) -> float:
+        if not names:
+            columns = batch.group.schema.names
+            names.extend(next(n for n in wanted if n in columns) for wanted in (("image", "jpg"), ("text", "txt")))
+        tools.touch_arrow(batch.group.column(names[1]))
+        return float(tools.touch_arrow(batch.group.column(names[0])))
+
+    return Loader(iter(pipeline), work)
+
+
+def text(given: Given) -> Loader:
+    """Tokenise, pack, batch; `tokenize` chooses the quickest library that gives equal ids, unless the variant says which."""
+    from zephon import Pipeline
+
+    if "tokenizers" in given.variant:
+        os.environ["ZEPHON_TOKENIZER_BACKEND"] = "tokenizers"
+    # a slow tokenizer must not have seconds of work in the queue when the window begins
+    ahead = {"prefetch_batches": 8} if "tokenizers" in given.variant else {}
+    source = _source("text", Path(given.data, "text", "parquet"), stop_after_passes=1)
+    end = tools.end_of_text(given.tokenizer)
+    pipeline = (
+        Pipeline(source)
+        .tokenize(tokenizer_id=given.tokenizer, field="text", special_tokens="eos", eos_token_id=end)
+        .pack_flat(max_length=tools.LENGTH, algorithm="wrap", pad_token_id=end)
+        .batch(tools.ROWS)
+        .options(lanes=2, **ahead, **_runner(given))
+    )
+    return Loader(iter(pipeline), lambda batch: float(ids(batch).size), ids)
+
+
+def ids(batch: Any) -> Any:
+    """int32[8, 2048], where the batch has it."""
+    return batch.group.column("input_ids").flatten().to_numpy(zero_copy_only=False).reshape(len(batch), -1)
+
+
+def tokens(given: Given) -> Loader:
+    """Lists of ids from Parquet, packed and batched."""
+    from zephon import Pipeline
+
+    pipeline = (
+        Pipeline(_source("tokens", Path(given.data, "tokens", "parquet")))
+        .pack_flat(max_length=tools.LENGTH, algorithm="wrap", pad_token_id=0)
+        .batch(tools.ROWS)
+        .options(lanes=2, **_runner(given))
+    )
+    return Loader(iter(pipeline), lambda batch: float(ids(batch).size))
+
+
+def vision(given: Given) -> Loader:
+    """The standard recipe: headers first, pixels last."""
+    from zephon import Pipeline
+
+    pipeline = (
+        Pipeline(_source("photographs", Path(given.data, "images", "parquet"), chunk_size=512))
+        .interleave()
+        .probe_images()
+        .tokenize_interleaved(tokenizer=given.tokenizer, images=f'siglip{{"size": {tools.SIDE}}}', max_length=tools.LENGTH)
+        .pack_multimodal(max_length=tools.LENGTH)
+    )
+    if given.more.get("shuffle"):
+        pipeline = pipeline.shuffle(buffer_size=given.more["shuffle"])
+    options = {"scaled_decode": "gap2"} if "scaled" in given.variant else {}
+    pipeline = pipeline.decode_images(**options).batch(tools.ROWS).options(lanes=2, prefetch_batches=4, **_runner(given))
+    kind = "float32" if "float" in given.variant else None  # None: bytes, as decoded
+    return Loader(iter(pipeline), lambda batch: float(len(batch.to_training(pixel_dtype=kind)["pixel_values"])))
+
+
+def checkpoint(given: Given) -> dict[str, Any]:
+    """One process owns all lanes."""
+    from zephon import Pipeline
+
+    lanes = int(given.variant.split()[0])
+
+    def start(state: Any) -> Any:
+        pipeline = (
+            Pipeline(_source("tokens", Path(given.data, "tokens", "parquet")))
+            .pack_flat(max_length=tools.LENGTH, algorithm="wrap", pad_token_id=0)
+            .batch(1)
+            .options(lanes=lanes, **_runner(given))
+        )
+        if state is not None:
+            pipeline.restore(state)
+        return iter(pipeline), pipeline.checkpoint
+
+    return restored(start, 40 * lanes)
+
+
+def python_map(given: Given) -> Loader:
+    """A user's function in plain Python, per record."""
+    from zephon import Pipeline
+
+    pipeline = (
+        Pipeline(_source("text", Path(given.data, "text", "parquet")))
+        .map(tools.heavy_record)
+        .batch(tools.BATCH)
+        .options(lanes=2, runner=given.variant.split()[0], workers=given.workers)
+    )
+    return Loader(iter(pipeline), lambda batch: float(len(batch)))
+
+
+def _runner(given: Given) -> dict[str, Any]:
+    return {"runner": next((r for r in ("inline", "processes") if r in given.variant), "threads"), "workers": given.workers}
+
+
+CASES = {
+    "B1": fetch,
+    "B2": vision,
+    "B3": text,
+    "B3b": text,
+    "B4": tokens,
+    "B5": text,
+    "B6": checkpoint,
+    "B8": vision,
+    "B9": python_map,
+}

@@ -1,0 +1,115 @@
+"""The comparison with the peers: what it computes and says from raw runs, without measuring anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.peers import report
+from benchmarks.peers.cases import CASES, PEERS, Case, Goal, entry
+from benchmarks.peers.tools import LENGTH, ROWS, concat_then_split, pack_samples
+
+CASE = Case(
+    "B0", "a case", "samples/s", (entry("ours", "a", "way a"), entry("grain", "x", "way x"), entry("grain", "y", "way y"))
+)
+
+
+def runs_of(*numbers: tuple[float, float], **more: float) -> list[report.Run]:
+    """Runs of so much work in so many seconds, on half of the CPU time."""
+    return [{"work": work, "wall_s": wall, "cpu_s": wall / 2, "elsewhere": 0.0, **more} for work, wall in numbers]
+
+
+def test_ours_at_its_best_is_compared_with_the_peer_at_its_best_turn_by_turn() -> None:
+    runs = {
+        "ours|a": runs_of((100, 1), (90, 1), (200, 1)),
+        "grain|x": runs_of((1, 1)),
+        "grain|y": runs_of((50, 1), (30, 1), (50, 1)),
+    }
+    assert report.judge(Goal("grain", 3, "rate"), runs) == ("ours|a", "grain|y", (3.0, 2.0, 4.0), True)
+    assert report.judge(Goal("grain: x", 3, "rate"), runs) == ("ours|a", "grain|x", (100.0, 100.0, 100.0), True)
+    assert report.judge(Goal("grain", 3.1, "cpu_rate"), runs) == ("ours|a", "grain|y", (3.0, 2.0, 4.0), False)
+    assert report.judge(Goal("litdata", 3, "rate"), runs) is None
+
+
+def test_of_costs_less_is_better_and_the_ratio_says_how_many_times() -> None:
+    runs = {"ours|a": [{"first_batch_s": 0.5, "peak_pss_mb": 25.0}], "grain|x": [{"first_batch_s": 5.0, "peak_pss_mb": 100.0}]}
+    assert report.judge(Goal("grain", 10, "first_batch_s"), runs) == ("ours|a", "grain|x", (10.0, 10.0, 10.0), True)
+    assert report.judge(Goal("grain", 0.25, "peak_pss_mb", at_most=True), runs) == (
+        "ours|a",
+        "grain|x",
+        (0.25, 0.25, 0.25),
+        True,
+    )
+    assert report.judge(Goal("grain", 0.2, "peak_pss_mb", at_most=True), runs) == (
+        "ours|a",
+        "grain|x",
+        (0.25, 0.25, 0.25),
+        False,
+    )
+
+
+def test_a_failed_run_is_no_number_and_a_peer_that_only_fails_is_said_so() -> None:
+    case = replace(CASE, goals=(Goal("grain", 1, "rate"),), missing=(("webdataset", "no packing"),))
+    runs = {"ours|a": runs_of((10, 1)), "grain|x": [{"failed": "not installed: no wheel"}]}
+    text = report.markdown({"B0": case}, {"B0": runs})
+    assert "| Grain | way x | – | | | | | not installed: no wheel |" in text
+    assert "not measured" in text
+    assert "| WebDataset | – | – | | | | | no packing |" in text
+
+
+def test_a_goal_that_is_missed_is_a_loud_no() -> None:
+    case = replace(CASE, goals=(Goal("grain", 3, "rate"),))
+    text = report.markdown({"B0": case}, {"B0": {"ours|a": runs_of((10, 1)), "grain|x": runs_of((5, 1))}})
+    assert "| B0 | Grain | throughput | 2 (2–2) | ≥ 3 | **no** | a / x |" in text
+
+
+def test_medians_ranges_and_a_busy_machine_stand_in_the_table() -> None:
+    runs = {"ours|a": runs_of((10, 1), (30, 1), (20, 1), peak_rss_mb=7.0, peak_pss_mb=5.0)}
+    assert "| 20 (10–30) | 40 |" in report.markdown({"B0": CASE}, {"B0": runs})
+    for run in runs["ours|a"]:
+        run["elsewhere"] = 0.5
+    assert "| **0.50** |" in report.markdown({"B0": CASE}, {"B0": runs})
+
+
+def test_ids_that_no_document_has_are_found(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    from benchmarks.peers.data import fingerprint
+
+    tokenizer = Tokenizer(models.WordLevel({"<|endoftext|>": 0, "a": 1, "b": 2}, unk_token="a"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    np.save(tmp_path / "known.npy", np.array([fingerprint([1, 2]), fingerprint([2])], np.int64))
+    rows = [[[1, 0, 1, 2, 0, 2, 0, 2], [0, 1, 2, 0, 1, 1, 0, 1]]]  # what a row begins and ends with is not whole
+    assert report.check(rows, tmp_path / "known.npy", tmp_path / "tokenizer.json") == {
+        "documents_checked": 4,
+        "documents_wrong": 1,
+    }
+
+
+def test_the_packing_that_peers_without_any_are_given_keeps_order_and_loses_only_the_rest() -> None:
+    random = np.random.default_rng(0)
+    documents = [np.arange(n, dtype=np.int32) for n in random.integers(1, 5000, 60)]
+    made = list(concat_then_split(documents))
+    flat = np.concatenate(documents)
+    assert np.array_equal(np.concatenate([m.ravel() for m in made]), flat[: len(flat) // (LENGTH * ROWS) * LENGTH * ROWS])
+
+
+def test_the_image_packing_that_peers_without_any_are_given_puts_each_sample_whole_into_one_row() -> None:
+    samples = [{"input_ids": np.full(700, n + 1, np.int32), "pixels": n} for n in range(40)]
+    rows, images = next(pack_samples(samples))
+    assert images == list(range(2 * ROWS))
+    assert [sorted(set(row.tolist())) for row in rows] == [[0, 2 * n + 1, 2 * n + 2] for n in range(ROWS)]
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_every_case_names_entries_once_and_goals_against_entries_that_it_has(case: Case) -> None:
+    keys = [(e.peer, e.variant) for e in case.entries]
+    assert len(set(keys)) == len(keys)
+    assert {peer for peer, _ in keys} <= PEERS.keys()
+    for goal in case.goals:
+        peer, _, words = goal.against.partition(": ")
+        assert any(p == peer and set(words.split()) <= set(v.split()) for p, v in keys), goal
+        assert any(p == "ours" and set(goal.ours.split()) <= set(v.split()) for p, v in keys), goal
