@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["Dataset", "InMemoryShard", "MemoryShards", "Shards"]
 
 _OPEN_SHARDS = 64
+_CRUMBS = 1 << 16
+"""Bytes of a group that may lie beside the map: validity, offsets."""
 
 
 class Dataset:
@@ -316,6 +318,20 @@ class Dataset:
             if found != stop - start:
                 raise DataError(f"unit {number} gave {found} rows where its index promises {stop - start}")
         return made
+
+    def check(self, unit: int) -> None:
+        """Raises `DataError` where the files of a unit's shard are not any more what they were when it was listed."""
+        shard = int(self.units.shard[unit])
+        self._shards.check(self.shards[shard], self._scan[2][shard])
+
+    def is_mapped(self, unit: int, read: Sequence[pa.RecordBatch] = ()) -> bool:
+        """Whether the shard of a unit is a map of a file; and if so, that all of what was `read` from it lies there, but for crumbs."""
+        span = getattr(self._opened(int(self.units.shard[unit])), "mapped", None)
+        if span is None or self._selection is not None:
+            return False
+        begin, end = span[0], span[0] + span[1]
+        buffers = [b for group in read for array in group.columns for b in array.buffers() if b is not None]
+        return sum(b.size for b in buffers if not begin <= b.address < end) <= _CRUMBS + sum(b.size for b in buffers) // 64
 
     def row_of(self, unit: npt.ArrayLike, row: npt.ArrayLike) -> I64:
         """The place in its stored shard of each row, given as a unit of `units` and a row there; int64, shaped as both broadcast."""

@@ -195,40 +195,6 @@ def source_numbers(rows: pa.RecordBatch) -> IntArray:
     return values[int(offsets[0]) : int(offsets[-1])]
 
 
-_VIEW = np.dtype([("length", "<i4"), ("inline", "<i4", 3)])
-"""An element of Arrow's binary_view: up to 12 bytes in place, else (4 bytes that only comparisons look at, buffer number, offset)."""
-
-
-def gather_ranges(arrays: Sequence[IntArray], which: IntArray, begin: IntArray, length: IntArray) -> IntArray:
-    """All of `arrays[which[i]][begin[i]:begin[i] + length[i]]`, one after the other, in new memory.
-
-    The arrays hold 4-byte numbers of one dtype, fewer than 2**29 each. The ranges become an Arrow binary_view, whose cast to binary copies
-    them in one call without the interpreter lock; a loop of slice copies is 3 times as slow and lets no other thread run.
-    """
-    if not len(which):
-        return np.zeros(0, dtype=arrays[0].dtype if arrays else np.int32)
-    views = np.zeros(len(which), dtype=_VIEW)
-    views["length"] = length * 4
-    views["inline"][:, 1] = which
-    views["inline"][:, 2] = begin * 4
-    short = np.flatnonzero(length <= 3)
-    for number in np.unique(which[short]).tolist() if len(short) else ():
-        here = short[which[short] == number]
-        values = np.ascontiguousarray(arrays[number]).view(np.int32)
-        for place in range(3):
-            inside = here[length[here] > place]
-            views["inline"][here, place] = 0
-            views["inline"][inside, place] = values[begin[inside] + place]
-    data: list[Any] = [np.ascontiguousarray(a) for a in arrays]
-    raw: Any = views
-    binary: ArrowArray = pa.Array.from_buffers(
-        pa.binary_view(), len(views), [None, pa.py_buffer(raw), *(pa.py_buffer(d) for d in data)]
-    )
-    total = int(length.sum())
-    packed = binary.cast(pa.large_binary() if total >= 2**29 else pa.binary()).buffers()[2]
-    return np.frombuffer(packed, dtype=arrays[0].dtype, count=total) if total else np.zeros(0, dtype=arrays[0].dtype)
-
-
 def set_column(group: pa.RecordBatch, name: str, values: ArrowArray) -> pa.RecordBatch:
     """The group with the column `name` added or replaced in its place."""
     index = group.schema.get_field_index(name)
@@ -279,50 +245,6 @@ def _view_array(array: ArrowArray, index: IntArray) -> ArrowArray:
 
 def _from_start(values: ArrowArray) -> ArrowArray:
     return pa.Array.from_buffers(values.type, values.offset + len(values), values.buffers())
-
-
-def take_from(groups: Sequence[pa.RecordBatch], which: IntArray, index: IntArray) -> pa.RecordBatch:
-    """Row i is row `index[i]` of `groups[which[i]]`; one copy for numbers and lists of 4-byte numbers. All groups have one schema."""
-    if len(groups) == 1:
-        return take(groups[0], index)
-    ends = np.cumsum([0, *(len(g) for g in groups)])
-    place = ends[which] + index
-    arrays, rest = [], []
-    for number, field in enumerate(groups[0].schema):
-        columns: list[ArrowArray] = [g.column(number) for g in groups]
-        if any(c.null_count for c in columns):
-            made = None
-        elif _is_flat_list(field.type) and field.type.value_type.bit_width == 32 and pa.types.is_list(field.type):
-            made = _gather_lists(columns, which, index)
-        elif pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
-            made = to_arrow(np.concatenate([to_numpy(c) for c in columns])[place])
-        else:
-            made = None
-        arrays.append(made)
-        if made is None:
-            rest.append(number)
-    if rest:
-        names = [groups[0].schema.names[n] for n in rest]
-        taken = take(concat([select(g, names) for g in groups]), place)
-        for number, array in zip(rest, taken.columns, strict=True):
-            arrays[number] = array
-    return pa.RecordBatch.from_arrays(arrays, schema=groups[0].schema)  # type: ignore[arg-type]
-
-
-def _gather_lists(columns: Sequence[ArrowArray], which: IntArray, index: IntArray) -> ArrowArray | None:
-    values, begin, length = [], np.zeros(len(which), np.int64), np.zeros(len(which), np.int64)
-    for number, array in enumerate(columns):
-        if array.values.null_count:
-            return None
-        offsets, numbers = list_parts(array)
-        mine = np.flatnonzero(which == number)
-        first = int(offsets[0])
-        begin[mine] = offsets[index[mine]] - first
-        length[mine] = offsets[index[mine] + 1] - first - begin[mine]
-        values.append(numbers[first : int(offsets[-1])])
-    ends = np.zeros(len(which) + 1, np.int64)
-    np.cumsum(length, out=ends[1:])
-    return make_list(ends, gather_ranges(values, which, begin, length)) if int(ends[-1]) < 2**29 else None
 
 
 def _is_flat_list(kind: pa.DataType) -> bool:
@@ -430,11 +352,12 @@ def hash_group(group: pa.RecordBatch, *, seed: int = 0) -> int:
     digest = xxhash.xxh3_64(seed=seed)
     for name, array in zip(group.schema.names, group.columns, strict=True):
         digest.update(name.encode())
-        _hash_array(digest, array)
+        hash_array(digest, array)
     return digest.intdigest()
 
 
-def _hash_array(digest: Any, array: ArrowArray) -> None:
+def hash_array(digest: Any, array: ArrowArray) -> None:
+    """Feed the type, the number of values and the values."""
     kind = array.type
     digest.update(f"{kind}{len(array)}".encode())
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
@@ -443,18 +366,18 @@ def _hash_array(digest: Any, array: ArrowArray) -> None:
         digest.update(np.packbits(to_numpy(array.is_valid())).tobytes())
         array = array.drop_null()
     if isinstance(array, pa.ExtensionArray):
-        _hash_array(digest, array.storage)
+        hash_array(digest, array.storage)
     elif pa.types.is_dictionary(kind):
-        _hash_array(digest, array.dictionary_decode())
+        hash_array(digest, array.dictionary_decode())
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
         lengths = np.diff(to_numpy(array.offsets))
         digest.update(np.ascontiguousarray(lengths, dtype=np.int64))
-        _hash_array(digest, array.flatten() if not pa.types.is_map(kind) else _map_entries(array))
+        hash_array(digest, array.flatten() if not pa.types.is_map(kind) else _map_entries(array))
     elif pa.types.is_fixed_size_list(kind):
-        _hash_array(digest, array.flatten())
+        hash_array(digest, array.flatten())
     elif pa.types.is_struct(kind):
         for child in array.flatten():
-            _hash_array(digest, child)
+            hash_array(digest, child)
     elif (
         (
             pa.types.is_string(kind)

@@ -114,7 +114,11 @@ class Units:
 
 
 class OpenShard(Protocol):
-    """A shard made ready for reading. Every method may be called from several threads at once."""
+    """A shard made ready for reading. Every method may be called from several threads at once.
+
+    A shard that maps its file may have a further attribute, `mapped`: the map's `(address, size)`. Rows whose buffers lie there cost no
+    memory, so the core leaves them there, instead of copying them to hold them.
+    """
 
     schema: pa.Schema
     """Of all columns, in the ordinary Arrow types (no views)."""

@@ -32,6 +32,11 @@ class Mapped:
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path!r} can't be mapped: {error}") from error
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """The map's address and size."""
+        return self._buffer.address, self._buffer.size
+
     def get(self, start: int, stop: int) -> pa.Buffer:
         return self._buffer.slice(start, stop - start)
 
@@ -102,6 +107,11 @@ class Batches:
         self._swapped = told is not None and told.header.number(0, "<h") != 0  # the bytes of a big-endian machine
         self._words: OrderedDict[int, pa.Buffer] = OrderedDict()
         self._guard = threading.Lock()
+
+    @property
+    def mapped(self) -> tuple[int, int] | None:
+        """See `OpenShard`."""
+        return None if self._mapped is None else self._mapped.span
 
     def read(self, batches: I64, columns: Sequence[str], start: int, stop: int) -> list[pa.RecordBatch]:
         """The rows [start, stop) of a run of batches (rows of the index's table), of these columns, in the file's types.

@@ -114,6 +114,7 @@ class _OpenArrow:
         self.schema: pa.Schema = pa.schema([pa.field(f.name, ordinary_type(f.type)) for f in schema])
         self._shard, self._path, self._version = shard, path, version
         self._batches: Batches | None = batches
+        self.mapped = batches.mapped
         self._table: I64 = index.batches
         self._begins: I64 = np.concatenate([[0], np.cumsum(self._table[:, ROWS])])
         self._units, self._nbytes = cut_units(self._table, reader.unit_bytes)

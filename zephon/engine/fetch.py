@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,51 +14,21 @@ import xxhash
 from zephon import groups
 from zephon.arrays import to_arrow
 from zephon.dataset import Dataset
+from zephon.engine.bundles import Bundle, Pick, Spread, collected
 from zephon.engine.faults import Failure, Losses, Policy
 from zephon.engine.keep import Keep
 from zephon.errors import DataError, RecipeError, ZephonError
+from zephon.gathers import hash_spread, take_from
 from zephon.keys import I64, key
 from zephon.plan.source import Chunk, Plan
 
 _ONE_PIECE = 256 << 20
 _MANY_RUNS = 64
+_MAPPED_UNITS = 256
+"""So many units of mapped files are held open. They take no memory, but each costs a third of a millisecond to open."""
 _AHEAD = 4
 """Bundles of a lane whose shards are fetched into the cache on disk before they are read. One is not enough: reading a bundle takes
 less time than fetching a shard."""
-
-
-@dataclass
-class Bundle:
-    """The rows of one bundle of a lane, in flat order, in one or (where they are huge) several groups."""
-
-    pieces: list[pa.RecordBatch]
-    starts: I64
-    bad: dict[int, ZephonError] = field(default_factory=dict)
-    """Offsets of rows that could not be read; their place in `pieces` holds nulls."""
-    excluded: npt.NDArray[np.bool_] | None = None
-
-    content: int = 0
-    """A hash of all rows, where the fetcher was asked for keys."""
-
-    @property
-    def nbytes(self) -> int:
-        return sum(p.nbytes for p in self.pieces)
-
-    def places(self, offsets: I64) -> tuple[I64, I64]:
-        """`(piece, row in it)` of these offsets."""
-        if len(self.pieces) == 1:
-            return np.zeros(len(offsets), np.int64), offsets
-        piece = np.searchsorted(self.starts, offsets, side="right") - 1
-        return piece, offsets - self.starts[piece]
-
-
-@dataclass
-class _Pick:
-    """Rows of one bundle that a chunk draws, and their places in the chunk."""
-
-    bundle: Bundle
-    offset: I64
-    place: I64
 
 
 class Fetcher:
@@ -94,6 +64,7 @@ class Fetcher:
         self.columns = [self._columns_of(d) for d in self.datasets]
         self.units: Keep[list[pa.RecordBatch]] = Keep(keep_bytes // 2, lambda made: sum(g.nbytes for g in made))
         self.bundles: Keep[Bundle] = Keep(keep_bytes // 2, lambda made: made.nbytes)
+        self._mapped: Keep[list[pa.RecordBatch]] = Keep(_MAPPED_UNITS, lambda _: 1)
         self._ahead: dict[tuple[int, int], int] = {}
         """The last bundle that was fetched ahead, by component and lane."""
         self._excluded = [_excluded_rows(d) for d in self.datasets]
@@ -120,7 +91,7 @@ class Fetcher:
         """The chunk's records in drawn order, less those that are excluded or (by policy) unreadable; and with `keys` a hash
         of what they hold, else 0."""
         losses = Losses()
-        picks: list[_Pick] = []
+        picks: list[Pick] = []
         for component in np.flatnonzero(np.bincount(chunk.component)).tolist():
             here = np.flatnonzero(chunk.component == component)
             rows = self.plan.rows[component]
@@ -132,37 +103,24 @@ class Fetcher:
                 kept = self._kept(made, offset[mine], component, losses)
                 mine = mine if kept is None else mine[kept]
                 if len(mine):
-                    picks.append(_Pick(made, offset[mine], here[mine]))
+                    picks.append(Pick(made, offset[mine], here[mine]))
         if not picks:
             return groups.empty_group(with_provenance(self.schema)), losses, 0
         group, content = self._collect(picks)
         return group, losses, content
 
-    def _collect(self, picks: Sequence[_Pick]) -> tuple[pa.RecordBatch, int]:
+    def _collect(self, picks: Sequence[Pick]) -> tuple[pa.RecordBatch, int]:
         """The picked rows as one group, by their places in the chunk, and their key."""
-        place = np.concatenate([p.place for p in picks])
-        order = np.argsort(place, kind="stable")
-        number = np.repeat(np.arange(len(picks)), [len(p.place) for p in picks])[order]
-        offset = np.concatenate([p.offset for p in picks])[order]
         content = 0
         if self._keys:
-            digest = xxhash.xxh3_64(number.tobytes())
-            digest.update(offset.tobytes())
+            place = np.concatenate([p.place for p in picks])
+            order = np.argsort(place, kind="stable")
+            digest = xxhash.xxh3_64(np.repeat(np.arange(len(picks)), [len(p.place) for p in picks])[order].tobytes())
+            digest.update(np.concatenate([p.offset for p in picks])[order].tobytes())
             for pick in picks:
                 digest.update(pick.bundle.content.to_bytes(8, "little"))
             content = digest.intdigest()
-        if len(picks) == 1 and len(picks[0].bundle.pieces) == 1:
-            rows = picks[0].bundle.pieces[0]
-            return (groups.view_rows(rows, offset) if self._views else groups.take(rows, offset)), content
-        pieces: list[pa.RecordBatch] = []
-        which, row = np.empty_like(offset), np.empty_like(offset)
-        for i, pick in enumerate(picks):
-            mine = np.flatnonzero(number == i)
-            piece, row[mine] = pick.bundle.places(offset[mine])
-            which[mine] = piece + len(pieces)
-            pieces += pick.bundle.pieces
-        used, which = np.unique(which, return_inverse=True)
-        return groups.take_from([pieces[u] for u in used], which, row), content
+        return collected(picks, views=self._views), content
 
     def _kept(self, bundle: Bundle, offset: I64, component: int, losses: Losses) -> I64 | None:
         """Which of the drawn rows are neither excluded nor unreadable; None: all."""
@@ -208,6 +166,7 @@ class Fetcher:
     def close(self) -> None:
         """Let go of what is kept, and stop fetching ahead."""
         self.units.clear()
+        self._mapped.clear()
         self.bundles.clear()
         for dataset in self.datasets:
             dataset.cancel_prefetch()
@@ -223,18 +182,26 @@ class Fetcher:
         dataset = self.datasets[component]
         shard = dataset.units.shard[unit]
         shard_row = dataset.row_of(unit, row)
-        border = np.flatnonzero((np.diff(unit) != 0) | (np.diff(row) != 1)) + 1
-        starts = np.concatenate([[0], border]).astype(np.int64)
-        if len(starts) > _MANY_RUNS and len(np.unique(unit)) < len(starts):
-            pieces, bad = self._gather(component, unit, row)
-        else:
-            pieces, bad = self._slices(component, unit, row, starts, np.append(border, len(flat)))
         columns: list[npt.NDArray[Any]] = [
             np.full(len(flat), component, np.int32),
             pass_index,
             shard.astype(np.int32),
             shard_row,
         ]
+        excluded = self._excluded[component]
+        out = None if excluded is None else _is_excluded(excluded, shard, shard_row)
+        out = out if out is not None and out.any() else None
+        spread = self._spread(component, unit, row)
+        if spread is not None:
+            known = pa.RecordBatch.from_arrays([to_arrow(c) for c in columns], schema=pa.schema(list(groups.PROVENANCE_FIELDS)))
+            content = key(hash_spread(spread.parts, spread.which, spread.row, known)) if self._keys else 0
+            return Bundle([known], np.zeros(1, np.int64), {}, out, content, spread)
+        border = np.flatnonzero((np.diff(unit) != 0) | (np.diff(row) != 1)) + 1
+        starts = np.concatenate([[0], border]).astype(np.int64)
+        if len(starts) > _MANY_RUNS and len(np.unique(unit)) < len(starts):
+            pieces, bad = self._gather(component, unit, row)
+        else:
+            pieces, bad = self._slices(component, unit, row, starts, np.append(border, len(flat)))
         made: list[pa.RecordBatch] = []
         at = 0
         for piece in pieces:
@@ -245,12 +212,33 @@ class Fetcher:
             made = [groups.concat(made)]
         lengths = [len(p) for p in made]
         begin = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
-        excluded = self._excluded[component]
-        out = None if excluded is None else _is_excluded(excluded, shard, shard_row)
-        content = 0
-        if self._keys:
-            content = key(*[groups.hash_group(piece) for piece in made])
-        return Bundle(made, begin, bad, out if out is not None and out.any() else None, content)
+        content = key(*[groups.hash_group(piece) for piece in made]) if self._keys else 0
+        return Bundle(made, begin, bad, out, content)
+
+    def _spread(self, component: int, unit: I64, row: I64) -> Spread | None:
+        """The rows left where they are, if all that they are in are maps of files; else None, and so for what can't be read."""
+        dataset = self.datasets[component]
+        if not len(unit) or not dataset.is_mapped(int(unit[0])):
+            return None
+        parts: list[pa.RecordBatch] = []
+        which, inside = np.empty_like(row), np.empty_like(row)
+        shown = 0
+        try:
+            for number in np.unique(unit).tolist():
+                here = np.flatnonzero(unit == number)
+                made = self._mapped.get((component, number), partial(self._read, component, number, 0, None))
+                dataset.check(number)  # it may be kept from before the file was replaced
+                if not dataset.is_mapped(number, made):
+                    self._mapped.drop((component, number))
+                    return None
+                begins = np.cumsum([0, *(len(g) for g in made)])
+                at = np.searchsorted(begins, row[here], side="right") - 1
+                which[here], inside[here] = at + len(parts), row[here] - begins[at]
+                parts += made
+                shown += sum(g.nbytes for g in made) * len(here) // int(begins[-1])
+        except DataError:
+            return None
+        return Spread(parts, which, inside) if shown <= _ONE_PIECE else None
 
     def _slices(
         self, component: int, unit: I64, row: I64, starts: I64, stops: npt.NDArray[Any]
@@ -271,7 +259,8 @@ class Fetcher:
 
     def _gather(self, component: int, unit: I64, row: I64) -> tuple[list[pa.RecordBatch], dict[int, ZephonError]]:
         """Rows of small units that come again and again (a data set with fewer rows than a bundle)."""
-        parts, places = [], []
+        parts: list[pa.RecordBatch] = []
+        which, place, held = np.empty_like(row), row.copy(), 0
         bad: dict[int, ZephonError] = {}
         for number in np.unique(unit):
             here = np.flatnonzero(unit == number)
@@ -282,9 +271,12 @@ class Fetcher:
                 pieces, wrong = self._salvage(component, int(number), 0, size, error)
                 whole = groups.concat(pieces)
                 bad.update({int(h): wrong[r] for h, r in zip(here, row[here].tolist(), strict=True) if r in wrong})
-            parts.append(groups.take(whole, row[here]))
-            places.append(here)
-        return [groups.take(groups.concat(parts), np.argsort(np.concatenate(places), kind="stable"))], bad
+            held += whole.nbytes
+            if held > _ONE_PIECE:  # units can be much larger than what is drawn from them
+                whole, place[here] = groups.take(whole, row[here]), np.arange(len(here))
+            which[here] = len(parts)
+            parts.append(whole)
+        return [take_from(parts, which, place)], bad
 
     def _unit(self, component: int, number: int, wanted: int) -> list[pa.RecordBatch]:
         if wanted == int(self.datasets[component].units.rows[number]):

@@ -13,6 +13,7 @@ import pyarrow as pa
 from zephon import groups
 from zephon.arrays import to_arrow
 from zephon.errors import DataError, InternalError
+from zephon.gathers import gather_ranges
 
 Ints = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
@@ -83,7 +84,7 @@ class GatherSequences:
         if len(tails):
             which, begin = np.insert(which, end, len(arrays) - 1), np.insert(begin, end, 0)
             length = np.insert(length, end, padding[tails])
-        out = groups.gather_ranges(arrays, which, begin, length)
+        out = gather_ranges(arrays, which, begin, length)
         return self._as_list(out)
 
     def _column(self, name: str, pieces: _Pieces, padding: Ints, having: Mapping[int, pa.RecordBatch]) -> Any:

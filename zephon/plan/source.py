@@ -26,6 +26,9 @@ STRIPE_BYTES = 128 << 20
 """What the open stripes of all lanes together weigh, where `shuffle_block_size` is not given."""
 BUNDLE_BYTES = 8 << 20
 _MAX_CHUNK = 1 << 15
+_FEW, _HEAVY_BYTES = 64, 8 << 20
+"""A chunk costs some milliseconds however few rows it has, so heavy records (photographs) come 64 at a time, as long as they stay
+below so many bytes."""
 _MIN_CHUNK_BYTES = 64 << 10
 
 Policy = Literal["stop", "repeat", "redistribute"]
@@ -124,8 +127,9 @@ class Plan:
         # of small data a chunk is at most what a lane has of it in one pass: else many lanes would each read all of it several
         # times before a first batch
         drawn = sum(rows.table.total_bytes for rows in self.rows if rows is not None)
-        size = min(CHUNK_BYTES, max(drawn / self.lanes, _MIN_CHUNK_BYTES))
-        return int(min(max(size / max(mean, 1.0), 1), _MAX_CHUNK))
+        share, mean = max(drawn / self.lanes, _MIN_CHUNK_BYTES), max(mean, 1.0)
+        rows = max(min(CHUNK_BYTES, share) / mean, min(_FEW, min(_HEAVY_BYTES, share) / mean))
+        return int(min(max(rows, 1), _MAX_CHUNK))
 
     def _lane(self, lane: int) -> tuple[list[Segment], int | None]:
         made = self._segments.get(lane)

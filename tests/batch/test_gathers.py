@@ -1,0 +1,93 @@
+"""Rows gathered from many groups are what concatenating and taking gives, for every type and layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zephon import groups
+from zephon.gathers import gather_bytes, hash_spread, take_from
+
+STRUCT = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string()), pa.field("size", pa.int32())])
+KINDS: dict[str, Any] = {
+    "text": (pa.string(), st.text(max_size=20)),
+    "bytes": (pa.binary(), st.binary(max_size=40)),
+    "large": (pa.large_binary(), st.binary(max_size=20)),
+    "wide": (pa.large_string(), st.text(max_size=20)),
+    "number": (pa.int64(), st.integers(-5, 5)),
+    "flag": (pa.bool_(), st.booleans()),
+    "tokens": (pa.list_(pa.int32()), st.lists(st.integers(0, 9), max_size=6)),
+    "nested": (pa.list_(pa.list_(pa.string())), st.lists(st.lists(st.text(max_size=3), max_size=2), max_size=2)),
+    "image": (
+        STRUCT,
+        st.fixed_dictionaries(
+            {"bytes": st.binary(max_size=30), "path": st.none() | st.text(max_size=3), "size": st.integers(0, 3)}
+        ),
+    ),
+}
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> list[pa.RecordBatch]:
+    names = draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3, unique=True))
+    nulls = draw(st.booleans())
+    made = []
+    for _ in range(draw(st.integers(1, 4))):
+        size = draw(st.integers(1, 5))
+        arrays = []
+        for name in names:
+            kind, values = KINDS[name]
+            cells = st.none() | values if nulls else values
+            arrays.append(pa.array(draw(st.lists(cells, min_size=size, max_size=size)), kind))
+        group = pa.RecordBatch.from_arrays(arrays, names=names)
+        made.append(group.slice(draw(st.integers(0, size - 1))))
+    return made
+
+
+@settings(max_examples=200)
+@given(parts(), st.data())
+def test_it_is_the_same_as_concatenating_and_taking(given_parts: list[pa.RecordBatch], data: st.DataObject) -> None:
+    every = [(k, i) for k, part in enumerate(given_parts) for i in range(len(part))]
+    chosen = data.draw(st.lists(st.sampled_from(every), max_size=12))
+    which, index = (np.array([c[n] for c in chosen], dtype=np.int64) for n in (0, 1))
+    made = take_from(given_parts, which, index)
+    made.validate(full=True)
+    assert made.schema == given_parts[0].schema
+    rows = [part.to_pylist() for part in given_parts]
+    assert made.to_pylist() == [rows[k][i] for k, i in chosen]
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=4), st.data())
+def test_ranges_of_bytes(blobs: list[bytes], data: st.DataObject) -> None:
+    ranges = []
+    for _ in range(data.draw(st.integers(0, 8))):
+        which = data.draw(st.integers(0, len(blobs) - 1))
+        begin = data.draw(st.integers(0, len(blobs[which])))
+        ranges.append((which, begin, data.draw(st.integers(0, len(blobs[which]) - begin))))
+    which, begin, length = (np.array([r[n] for r in ranges], dtype=np.int64) for n in range(3))
+    made = gather_bytes([np.frombuffer(b, np.uint8) for b in blobs], which, begin, length)
+    assert made.tobytes() == b"".join(blobs[w][b : b + n] for w, b, n in ranges)
+
+
+def test_an_empty_part_and_no_rows() -> None:
+    parts = [pa.RecordBatch.from_pydict({"a": pa.array(v, pa.binary())}) for v in ([], [b"x" * 20], [])]
+    none = np.zeros(0, np.int64)
+    assert take_from(parts, none, none).num_rows == 0
+    assert take_from(parts, np.array([1]), np.array([0])).to_pylist() == [{"a": b"x" * 20}]
+    assert groups.hash_group(take_from(parts, np.array([1]), np.array([0]))) == groups.hash_group(parts[1])
+
+
+@settings(max_examples=200)
+@given(parts(), st.data())
+def test_the_hash_is_that_of_the_gathered_rows(given_parts: list[pa.RecordBatch], data: st.DataObject) -> None:
+    every = [(k, i) for k, part in enumerate(given_parts) for i in range(len(part))]
+    chosen = data.draw(st.lists(st.sampled_from(every), max_size=12))
+    which, index = (np.array([c[n] for c in chosen], dtype=np.int64) for n in (0, 1))
+    more = pa.RecordBatch.from_pydict({"_row": pa.array(np.arange(len(chosen)))})
+    gathered = take_from(given_parts, which, index)
+    plain = pa.RecordBatch.from_arrays([*gathered.columns, *more.columns], schema=pa.schema([*gathered.schema, *more.schema]))
+    assert hash_spread(given_parts, which, index, more) == groups.hash_group(plain)
