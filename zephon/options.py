@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from zephon.checks import whole_or_none
+from zephon.cores import core_share, memory_share
 from zephon.engine.faults import POLICIES, Policy
 from zephon.errors import RecipeError, unknown
 
@@ -16,7 +16,7 @@ ADAPTER_OPTIONS: tuple[str, ...] = (
 )  # fmt: skip
 """Names that `zephon.compat` translates; here only so that a misspelling of one is answered with it."""
 
-RunnerName = Literal["inline", "threads", "processes"]
+RunnerName = Literal["inline", "threads", "processes", "ray"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +31,21 @@ class Options:
     uneven_lanes: Literal["refuse", "pad"] = "refuse"
     """A lane count that the ranks don't divide: refuse, or give ranks with fewer lanes empty microbatches."""
     runner: RunnerName = "threads"
-    workers: int | None = None
-    """Tasks at once; default: the cores this process may use."""
+    workers: int | Literal["auto"] | None = None
+    """Tasks at once. Default: the cores that this rank may use (its share of the machine's, or the Ray cluster's). "auto" begins with
+    that, and changes it, and the reads at once and the batches held ready, by what tasks were measured to take."""
+    ranks_per_node: int | None = None
+    """How many ranks share this machine's cores and memory; default: what the launcher says (torchrun, MPI, Slurm), else one."""
+    resources: Mapping[str, Mapping[str, Any]] | None = None
+    """What the runner "ray" asks of the cluster for an operator's tasks, by the operator's name: `{"tokenize": {"num_cpus": 2}}`, and
+    whatever else `ray.remote` takes. Other runners don't look at it."""
     fetch_parallelism: int | None = None
     """Reads at once; default: as many as workers."""
     prefetch_batches: int = 64
     """Microbatches held ready for the training step at most; two are enough where they are heavy."""
-    max_bytes: int = 1 << 30
-    """Bytes that data in flight and decoded data kept for several lanes may take, half each."""
+    max_bytes: int | None = None
+    """Bytes that data in flight and decoded data kept for several lanes may take, half each. Default: 1 GiB, or a quarter of this
+    rank's share of the memory where that is less."""
     io_options: Any = None
     """Retries, time-outs and the shard cache (`zephon.io.StoreOptions`, or the same as a dict) of data sets that have none of their own."""
     flush_every_chunks: int = 8
@@ -69,7 +76,7 @@ class Options:
         for name in (
             "lanes",
             "dp_size",
-            "workers",
+            "ranks_per_node",
             "fetch_parallelism",
             "prefetch_batches",
             "max_bytes",
@@ -77,6 +84,11 @@ class Options:
             "max_steps",
         ):
             object.__setattr__(self, name, whole_or_none(name, getattr(self, name), least=1))
+        if self.workers != "auto":
+            if isinstance(self.workers, str):
+                raise RecipeError(unknown("number of workers", self.workers, ("auto",)))
+            object.__setattr__(self, "workers", whole_or_none("workers", self.workers, least=1))
+        _check_resources(self.resources)
         for name in ("max_failures", "max_failures_in_a_row", "dp_rank"):
             object.__setattr__(self, name, whole_or_none(name, getattr(self, name), least=0))
         if not self.watchdog_s > 0:
@@ -135,7 +147,22 @@ class Options:
 
     @property
     def worker_count(self) -> int:
-        """Workers, by default the cores that this process may run on."""
-        if self.workers is not None:
-            return self.workers
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        """Workers to begin with, by default the cores that this rank may use."""
+        return self.workers if isinstance(self.workers, int) else self.cores
+
+    @property
+    def cores(self) -> int:
+        """This rank's share of the machine's cores."""
+        return core_share(self.ranks_per_node)
+
+    @property
+    def byte_budget(self) -> int:
+        """`max_bytes`, or its default on this machine."""
+        return self.max_bytes or min(1 << 30, memory_share(self.ranks_per_node) // 4)
+
+
+def _check_resources(resources: Any) -> None:
+    if resources is None:
+        return
+    if not isinstance(resources, Mapping) or not all(isinstance(asked, Mapping) for asked in resources.values()):
+        raise RecipeError(f"resources is {resources!r}", hint='give a mapping by operator: {"tokenize": {"num_cpus": 2}}')

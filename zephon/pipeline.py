@@ -296,12 +296,12 @@ class Pipeline:
         return self._last.accounting()
 
     def explain(self) -> str:
-        """The pipeline in words: data sets, shares, steps, stages, lanes; reads metadata only."""
+        """The pipeline in words: data sets, shares, steps, stages, lanes, and what the last iteration waited for; reads metadata only."""
         settled = self._settle()
-        return explain(settled.source, settled.datasets, settled.steps, settled.options, settled.cutting)
+        return explain(settled.source, settled.datasets, settled.steps, settled.options, settled.cutting, self._last)
 
     def stats(self) -> dict[str, Any]:
-        """What the last iteration has done so far: bytes held, units read, sequences, padding."""
+        """What the last iteration has done so far: bytes held, units read, sequences, padding, times, and the bottleneck in a sentence."""
         return {} if self._last is None else stats_report(self._last)
 
     def to_torch_dataset(self, stateful: bool = True) -> Any:

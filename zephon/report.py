@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zephon.dataset import Dataset
+from zephon.engine.bottleneck import bottleneck
 from zephon.engine.run import Run
 from zephon.engine.stages import cut_levels
 from zephon.options import Options
@@ -19,8 +20,9 @@ def explain(
     steps: Sequence[tuple[Operator, Any]],
     options: Options,
     cutting: Mapping[str, Any],
+    last: Run | None = None,
 ) -> str:
-    """Data sets with sizes and shares, the stages and accumulators, lanes and steps."""
+    """Data sets with sizes and shares, the stages and accumulators, lanes and steps; of the last run, what it waited for."""
     lines = ["data sets"]
     phases = source.mixture.all_phases()
     for dataset in datasets:
@@ -43,7 +45,9 @@ def explain(
         f"{f' and {padding} empty' if padding else ''}; "
         f"a step is {lanes} × {per_step} = {lanes * per_step} sequences, in microbatches of {cutting['microbatch']}"
     )
-    lines.append(f"  runner {options.runner}, {options.worker_count} workers, {_bytes(options.max_bytes)} for data in flight")
+    lines.append(f"  runner {options.runner}, {options.worker_count} workers, {_bytes(options.byte_budget)} for data in flight")
+    if last is not None:
+        lines += ["last run", f"  {bottleneck(last.meter.recent(), last.setup())}"]
     return "\n".join(lines)
 
 
@@ -61,6 +65,29 @@ def stats_report(run: Run) -> dict[str, Any]:
         "kept_bytes": run.fetcher.units.nbytes + run.fetcher.bundles.nbytes,
         "peak_lane_bytes": run.pump.peak_bytes,
         "failures": report["failures"],
+        "bottleneck": bottleneck(run.meter.recent(), run.setup()),
+        "time": _time_report(run),
+    }
+
+
+def _time_report(run: Run) -> dict[str, Any]:
+    """Seconds since the first batch; of operators and reading over all their workers."""
+    times, setup = run.meter.times(), run.setup()
+    if times is None:
+        return {}
+    return {
+        "first_batch_s": run.meter.first_batch_s,
+        "elapsed_s": times.elapsed,
+        "waited_s": times.waited,
+        "reading_s": times.reading.seconds,
+        "reading_cpu_s": times.reading.cpu,
+        "operators_s": {name: spent.seconds for name, spent in times.operators.items()},
+        "operators_cpu_s": {name: spent.cpu for name, spent in times.operators.items()},
+        "pump_cpu_s": times.pump_cpu,
+        "budget_full_s": times.full,
+        "workers": setup.workers,
+        "reads_at_once": setup.reads,
+        "cores": setup.cores,
     }
 
 

@@ -102,6 +102,8 @@ class LaneContext:
     chunk_bytes: int
     """What a chunk is expected to weigh before it is read."""
     load: Load
+    worked: Callable[[int, Report], None]
+    """Told of a task of a level that came back."""
     woke: Callable[[], None]
     """Called (from any thread) when a task of a lane is done."""
     per_step: int = 1
@@ -291,6 +293,7 @@ class Lane:
             if level == self._last > 0:
                 size, load = sum(group.nbytes for group in made), self._context.load
                 load.made = (3 * load.made + size) // 4 if load.made else size
+            self._context.worked(level, report)
             self._context.ledger.count(report.losses)
             balance = self._balances[level]
             if balance is not None and report.gathered is not None:

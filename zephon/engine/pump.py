@@ -125,11 +125,15 @@ class Pump:
         self.error: BaseException | None = None
         self.finished = False
         self.peak_bytes = 0
+        self.cpu_s = 0.0
+        """Of the thread that turns this, where it has one of its own."""
+        self._full_s = 0.0
+        self._full_since: float | None = None
         self._ledger = ledger
         self._load = load
         self._budget = budget
         self._ahead = min(_READY_AHEAD, budget // 4)
-        self._tasks = tasks
+        self.tasks = tasks
         self.prefetch = prefetch
         self._empty_rows = empty_rows
         self._empty: pa.RecordBatch | None = None
@@ -180,7 +184,10 @@ class Pump:
                 needed.submit()
                 moved = True
                 continue
-            if self._load.tasks >= self._tasks or self._load.nbytes >= self._budget:
+            full = self._load.nbytes >= self._budget
+            if full != (self._full_since is not None):
+                self._note_full(full)
+            if full or self._load.tasks >= self.tasks:
                 return moved
             candidates = [lane for lane in self.lanes if lane.can_submit]
             if not candidates:
@@ -191,6 +198,18 @@ class Pump:
             lane.submit()
             moved = True
         return moved
+
+    @property
+    def full_s(self) -> float:
+        """Seconds in which the lanes held all the bytes that they may hold."""
+        since = self._full_since
+        return self._full_s + (0.0 if since is None else time.perf_counter() - since)
+
+    def _note_full(self, full: bool) -> None:
+        now = time.perf_counter()
+        if self._full_since is not None:
+            self._full_s += now - self._full_since
+        self._full_since = now if full else None
 
     def _needed(self) -> Lane | None:
         """The lane that the next batch waits for, if it has too little."""
@@ -365,6 +384,7 @@ class BackgroundPump:
             while not self._stop.is_set() and not pump.finished:
                 pump.wake.clear()
                 moved = pump.turn()
+                pump.cpu_s = time.thread_time()
                 if self._hungry and pump.deliveries and (not moved or self._worth_waking()):
                     self._tell()
                 if not moved:

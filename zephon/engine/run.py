@@ -7,26 +7,31 @@ import logging
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from time import thread_time
 from typing import Any
 
 import pyarrow as pa
 
 from zephon.dataset import Dataset
+from zephon.engine.bottleneck import Setup
 from zephon.engine.counts import record_counts
 from zephon.engine.faults import Losses
 from zephon.engine.fetch import Fetcher
 from zephon.engine.lane import Fetched, Lane, LaneContext, Load
 from zephon.engine.ledger import Ledger
+from zephon.engine.meter import Meter, clock
 from zephon.engine.pump import BackgroundPump, Cut, Delivery, ForegroundPump, Pump, finished, locate
 from zephon.engine.stages import Level, Note, Report
 from zephon.engine.state import LaneState
+from zephon.engine.tune import Part, Tuner
 from zephon.errors import DataError, Where, ZephonError, wrap
 from zephon.options import Options
 from zephon.plan.source import CHUNK_BYTES, Chunk, Plan
 from zephon.plugin import StatefulOperator
 from zephon.runners.base import Groups, Runner
+from zephon.runners.pool import ThreadPool
 
 _SETTLE_EVERY = 256
 
@@ -73,29 +78,30 @@ class Run:
         self._quarantine = _Quarantine(options, definition.datasets, self.ledger)
         self._inline = options.runner == "inline"
         self._runner = make_runner()
-        self._local: ThreadPoolExecutor | None = None
+        self._local: ThreadPool[_Read] | None = None
+        self._tuner: Tuner | None = None
         bare = definition.levels[0].stage.trivial
         self._views = bare and _takes_views(definition.levels[1:], options.runner)
         self.fetcher = Fetcher(
             definition.plan,
             definition.datasets,
             columns=definition.columns,
-            keep_bytes=options.max_bytes // 2,
+            keep_bytes=options.byte_budget // 2,
             policy=options.on_error,
             keys=bare,
             views=self._views,
         )
         wanted = definition.plan.open_bytes(len(definition.owned))
-        if wanted > options.max_bytes // 4:
+        if wanted > options.byte_budget // 4:
             log.warning(
                 "the open shuffle blocks of %d lanes weigh about %d MiB, but max_bytes=%d MiB keeps a quarter of itself for them: "
                 "they will be read again and again; raise max_bytes, or lower shuffle_block_size",
                 len(definition.owned),
                 wanted >> 20,
-                options.max_bytes >> 20,
+                options.byte_budget >> 20,
             )
-        load = Load(room=options.max_bytes // 4, at_once=options.worker_count + 2)
-        chunk_bytes = min(CHUNK_BYTES * 4, options.max_bytes // 8)
+        load = self._load = Load(room=options.byte_budget // 4, at_once=options.worker_count + 2)
+        chunk_bytes = min(CHUNK_BYTES * 4, options.byte_budget // 8)
         context = LaneContext(
             plan=definition.plan,
             levels=definition.levels,
@@ -107,6 +113,7 @@ class Run:
             on_failures=self._quarantine.take,
             chunk_bytes=chunk_bytes,
             load=load,
+            worked=self._worked,
             woke=self._woke,
             per_step=definition.cut.per_step,
         )
@@ -115,8 +122,8 @@ class Run:
             definition.cut,
             ledger=self.ledger,
             load=load,
-            budget=options.max_bytes // 2 - chunk_bytes,  # what is admitted below it may grow by a chunk
-            tasks=0 if self._inline else options.worker_count + 2,
+            budget=options.byte_budget // 2 - chunk_bytes,  # what is admitted below it may grow by a chunk
+            tasks=0 if self._inline else 2,
             prefetch=1 if self._inline else options.prefetch_batches,
             empty_rows=self._make_empty_row,
             padding=padding,
@@ -126,6 +133,7 @@ class Run:
             if self._inline
             else BackgroundPump(self.pump, watchdog_s=options.watchdog_s, describe=self._describe)
         )
+        self.meter = Meter(lambda: self.pump.cpu_s, lambda: self.pump.full_s)
         self._local_work: dict[int, Any] = {}
         self._finalizer: Any = None
 
@@ -133,19 +141,67 @@ class Run:
         """Start the runner and the threads."""
         try:
             if not self._inline:
-                threads = self.definition.options.fetch_parallelism or self.definition.options.worker_count
-                self._local = ThreadPoolExecutor(threads, thread_name_prefix="zephon-fetch")
+                self._local = ThreadPool(lambda: _Read.__call__, self._reads, name="zephon-fetch")
             self._runner.start([level.stage for level in self.definition.levels])
+            if not self._inline:
+                self._set_tasks(max(self._runner.workers, self._reads) + 2)
+                if self.definition.options.workers == "auto":
+                    self._tuner = self._make_tuner(self._local)
+            self.meter.start()
             self._driver.start()
         except BaseException:
             self.close()
             raise
         self._finalizer = weakref.finalize(self, _close_parts, self._driver, self._runner, self._local)
 
+    @property
+    def _reads(self) -> int:
+        options = self.definition.options
+        return options.fetch_parallelism or options.worker_count
+
+    def _set_tasks(self, tasks: int) -> None:
+        self.pump.tasks = self._load.at_once = tasks
+        self.pump.wake.set()
+
+    def _make_tuner(self, local: ThreadPool[_Read] | None) -> Tuner:
+        options = self.definition.options
+        parts: list[Part] = []
+
+        def resize(pool: Callable[[int], None]) -> Callable[[int], None]:
+            def change(size: int) -> None:
+                pool(size)
+                self._set_tasks(max(part.size for part in parts) + 2)
+
+            return change
+
+        if not all(level.stage.trivial for level in self.definition.levels):
+            parts.append(Part("workers", self._runner.workers, resize(self._runner.resize), lambda times: times.working))
+        if local is not None and options.fetch_parallelism is None:
+            parts.append(Part("reads at once", self._reads, resize(local.resize), lambda times: times.reading))
+
+        def hold(batches: int) -> None:
+            self.pump.prefetch = batches
+
+        return Tuner(self.meter, parts, cores=options.cores, hold=hold, most_ready=options.prefetch_batches)
+
+    def setup(self) -> Setup:
+        """What this run has at hand now."""
+        options = self.definition.options
+        sizes = {part.name: part.size for part in self._tuner.parts} if self._tuner is not None else {}
+        return Setup(
+            runner=options.runner,
+            workers=sizes.get("workers", self._runner.workers),
+            reads=sizes.get("reads at once", self._reads),
+            cores=options.cores,
+            max_bytes=options.byte_budget,
+            tuned=self._tuner is not None,
+        )
+
     def deliveries(self) -> Iterator[Delivery]:
         """Microbatches to the end; `lane_states` follows what was delivered."""
         count = 0
         while True:
+            asked = clock()
             try:
                 made = self._driver.next()
                 if made is not None and made.first_of_step and self._is_over(made):
@@ -155,6 +211,9 @@ class Run:
                 raise self._located(error) from error.__cause__
             if made is None:
                 return self._warn_if_nothing()
+            self.meter.delivered(asked)
+            if self._tuner is not None:
+                self._tuner.look()
             if made.lane < 0:
                 self.padding = made.state.total
             else:
@@ -217,7 +276,9 @@ class Run:
         return self._elsewhere(lambda: self._fetch(chunk), where)
 
     def _fetch(self, chunk: Chunk) -> Fetched:
+        begun, cpu = clock(), thread_time()
         group, losses, content = self.fetcher.fetch(chunk)
+        self.meter.read(clock() - begun, thread_time() - cpu)
         losses.tokens_in = record_counts(group)[1]
         if not self.definition.levels[0].stage.trivial or not len(group):
             return group, losses, None
@@ -235,7 +296,13 @@ class Run:
         """Run in the fetch threads; in line where there are none."""
         if self._local is None:
             return _now(work, where)
-        return self._local.submit(_wrapped, work, where)
+        read = _Read(work, where)
+        self._local.add(read)
+        return read.future
+
+    def _worked(self, level: int, report: Report) -> None:
+        if not self.definition.levels[level].stage.trivial:  # else it was part of the pump's time
+            self.meter.worked(report.spent)
 
     def _woke(self) -> None:
         self.pump.wake.set()
@@ -273,7 +340,7 @@ def _takes_views(levels: Sequence[Level], runner: str) -> bool:
     return (
         first is not None
         and getattr(first.deciders[0], "takes_views", False)
-        and (first.stage.trivial or runner != "processes")
+        and (first.stage.trivial or runner in ("inline", "threads"))
     )
 
 
@@ -284,18 +351,30 @@ def _now(work: Callable[[], Any], where: Where) -> Future[Any]:
         return finished(error=wrap(error, where))
 
 
-def _wrapped(work: Callable[[], Any], where: Where) -> Any:
-    try:
-        return work()
-    except Exception as error:
-        raise wrap(error, where) from error
+@dataclass(eq=False)
+class _Read:
+    """A chunk to read in one of the fetch threads."""
+
+    work: Callable[[], Any]
+    where: Where
+    future: Future[Any] = field(default_factory=Future)
+
+    @property
+    def label(self) -> str:
+        return f"reading [{self.where}]"
+
+    def __call__(self) -> Any:
+        try:
+            return self.work()
+        except Exception as error:
+            raise wrap(error, self.where) from error
 
 
-def _close_parts(driver: ForegroundPump | BackgroundPump, runner: Runner, local: ThreadPoolExecutor | None) -> None:
+def _close_parts(driver: ForegroundPump | BackgroundPump, runner: Runner, local: ThreadPool[_Read] | None) -> None:
     driver.close()
     runner.close()
     if local is not None:
-        local.shutdown(wait=True, cancel_futures=True)
+        local.close()
 
 
 class _Quarantine:

@@ -42,7 +42,8 @@ class Report:
 
     losses: Losses = field(default_factory=Losses)
     hash: int = 0
-    seconds: float = 0.0
+    spent: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """By operator: seconds on the clock, and of a core in the worker's thread."""
     gathered: tuple[Counts, Counts] | None = None
     """Rows and tokens that the gather gave, where the accumulator doesn't balance by itself."""
 
@@ -122,6 +123,21 @@ class Stage:
         return _BoundStage(self, gather, bound).run
 
 
+class _Lap:
+    """Splits a task's time among its operators."""
+
+    def __init__(self, spent: dict[str, tuple[float, float]]) -> None:
+        self._spent = spent
+        self._clock, self._cpu = time.perf_counter(), time.thread_time()
+
+    def end(self, name: str) -> None:
+        """What passed since the last end was `name`'s."""
+        clock, cpu = time.perf_counter(), time.thread_time()
+        seconds, of_a_core = self._spent.get(name, (0.0, 0.0))
+        self._spent[name] = seconds + clock - self._clock, of_a_core + cpu - self._cpu
+        self._clock, self._cpu = clock, cpu
+
+
 class _BoundStage:
     def __init__(self, stage: Stage, gather: Gather | None, steps: Sequence[tuple[str, Any, Policy]]) -> None:
         self.stage = stage
@@ -130,8 +146,8 @@ class _BoundStage:
 
     def run(self, given: Groups, note: Note) -> tuple[Groups, Report]:
         """One task."""
-        begun = time.perf_counter()
         report = Report()
+        lap = _Lap(report.spent)
         current: list[pa.RecordBatch] = []
         if note.empty:
             assert self.stage.builder is not None
@@ -144,6 +160,7 @@ class _BoundStage:
                 current = [self.gather(given[0], dict(zip(note.numbers, given[1:], strict=True)))]
             if self.stage.counted:
                 report.gathered = record_counts(current[0])
+            lap.end(self.stage.builder.name if self.stage.builder else "gather")
         for name, apply, policy in self.steps:
             current = [
                 g
@@ -151,11 +168,12 @@ class _BoundStage:
                 if len(group)
                 for g in apply_under(policy, apply, group, operator=name, losses=report.losses)
             ]
+            lap.end(name)
         current = [g for g in current if len(g)]
         result = groups.concat(current) if current else None
         if result is not None and note.hash:
             report.hash = groups.hash_group(result)
-        report.seconds = time.perf_counter() - begun
+            lap.end("digest")
         return ([] if result is None else [result]), report
 
 

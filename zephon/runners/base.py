@@ -50,6 +50,10 @@ class Runner(Protocol):
         """
         ...
 
+    def resize(self, workers: int) -> None:
+        """Run so many tasks at once from now on. What runs is not interrupted, and no byte changes."""
+        ...
+
     def close(self) -> None:
         """Stop now: pending tasks are cancelled, no thread, process or shared memory is left. Idempotent."""
         ...

@@ -34,6 +34,9 @@ class Inline:
             future.set_exception(error)
         return future
 
+    def resize(self, workers: int) -> None:
+        """There is one thread, the caller's."""
+
     def close(self) -> None:
         """Forget the stages."""
         self._bound = None

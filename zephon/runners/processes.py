@@ -7,6 +7,7 @@ Workers are fresh interpreters, neither forks of this one nor readers of the use
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import selectors
@@ -15,19 +16,19 @@ import socket
 import subprocess
 import sys
 import time
-import weakref
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import RLock, Thread, current_thread
-from typing import Any
 
 from zephon.errors import InternalError, RunnerError, Where, ZephonError
 from zephon.runners.arena import Channel, Parcel, pack, unpack
-from zephon.runners.base import Groups, StageSpec
+from zephon.runners.base import StageSpec
+from zephon.runners.pool import Pool, PooledRunner, Task
 from zephon.runners.sending import pickled_stage
 from zephon.runners.worker import QUIET, cancel, fail, ours, succeed
+
+log = logging.getLogger("zephon.runners")
 
 _DEPTH = 2
 """Tasks at a worker: one that runs and one that is there when it ends."""
@@ -48,48 +49,21 @@ _ONE_THREAD_EACH = {
 """For workers, where the user hasn't set them: the workers are the parallelism."""
 
 
-class Processes:
-    """A pool of worker processes that is started once and lives until `close`."""
+class Processes(PooledRunner):
+    """A pool of worker processes that is started once and lives until `close`.
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self._pool: _Pool | None = None
+    After the death of a worker all futures fail with a `RunnerError` that names it and what it did.
+    """
 
-    def start(self, stages: Sequence[StageSpec]) -> None:
+    def open(self, stages: Sequence[StageSpec]) -> _Pool:
         """Start all workers, without waiting for them.
 
         Raises:
             RunnerError: a stage can't be pickled (it says which, and which part of it), or a process can't be started.
         """
-        self.close()
         if not hasattr(socket, "send_fds") or not hasattr(os, "getppid"):
             raise RunnerError("the runner 'processes' needs Unix sockets", hint="use runner='threads'")
-        self._pool = _Pool(stages, self.workers)
-        # Collected, or the interpreter ends: both close. The pool's thread holds the pool, never the runner.
-        weakref.finalize(self, self._pool.close)
-
-    def submit(self, stage: int, groups: Groups, note: Any, *, label: str) -> Future[tuple[Groups, Any]]:
-        """Queue one task. After the death of a worker, or `close`, its future fails with `RunnerError`."""
-        task = _Task(stage, groups, note, label)
-        if self._pool is None:
-            fail(task.future, RunnerError(f"the runner is not running, so it can't do {label!r}"))
-        else:
-            self._pool.add(task)
-        return task.future
-
-    def close(self) -> None:
-        """Cancel pending tasks, give up running ones, end the workers."""
-        if self._pool is not None:
-            self._pool.close()
-
-
-@dataclass(eq=False)
-class _Task:
-    stage: int
-    groups: Groups
-    note: Any
-    label: str
-    future: Future[tuple[Groups, Any]] = field(default_factory=Future)
+        return _Pool(stages, self.workers)
 
 
 @dataclass(eq=False)
@@ -98,33 +72,32 @@ class _Worker:
     process: subprocess.Popen[bytes]
     channel: Channel
     ready: bool = False
-    running: deque[_Task] = field(default_factory=deque)
+    running: deque[Task] = field(default_factory=deque)
     """In the order in which it works, and answers."""
 
     def __str__(self) -> str:
         return f"worker {self.index} (pid {self.process.pid})"
 
 
-class _Pool:
+class _Pool(Pool):
     def __init__(self, stages: Sequence[StageSpec], workers: int) -> None:
-        self._owner = os.getpid()
+        super().__init__()
         self._names = [stage.name for stage in stages]
         self._fingerprints = [stage.fingerprint for stage in stages]
-        self._pending: deque[_Task] = deque()
+        self._pending: deque[Task] = deque()
         self._broken: ZephonError | None = None
-        self._closing = False
         self._workers: list[_Worker] = []
-        parcel = pack([(stage.name, pickled_stage(stage)) for stage in stages], [])
+        self._wanted = workers
+        self._stages = pack([(stage.name, pickled_stage(stage)) for stage in stages], [])
         try:
             for index in range(workers):
-                self._workers.append(_start_worker(index, parcel))
+                self._workers.append(_start_worker(index, self._stages))
         except BaseException as error:
             _end(self._workers)
+            self._stages.close()
             if isinstance(error, OSError):
                 raise RunnerError(f"worker {len(self._workers)} can't be started: {error}", hint="use fewer workers") from error
             raise
-        finally:
-            parcel.close()
         self._wake_lock = RLock()  # re-entrant: the collector may run `close` in the pool's thread
         self._ear, self._bell = socket.socketpair()
         self._ear.setblocking(False)
@@ -137,15 +110,16 @@ class _Pool:
         self._thread = Thread(target=self._run, name="zephon-processes", daemon=True)
         self._thread.start()
 
-    def add(self, task: _Task) -> None:
-        if self._owner != os.getpid():
-            fail(task.future, RunnerError("the runner was started by another process", hint="start a new one after a fork"))
+    def add(self, task: Task) -> None:
+        if self._broken is not None:
+            fail(task.future, _again(self._broken))
             return
-        if not self._stopped(task):
-            self._pending.append(task)
-            self._wake()
-            if self._broken is not None or self._closing:  # since just now: either the thread sees the task, or this does
-                self._refuse_pending()
+        if self.refused(task):
+            return
+        self._pending.append(task)
+        self._wake()
+        if self._broken is not None or self._closing:  # since just now: either the thread sees the task, or this does
+            self._refuse_pending()
 
     def close(self) -> None:
         if self._owner != os.getpid():
@@ -155,12 +129,10 @@ class _Pool:
         if self._thread is not current_thread():  # the collector may run `close` in it
             self._thread.join(_END_S)
 
-    def _stopped(self, task: _Task) -> bool:
-        if self._broken is not None:
-            fail(task.future, _again(self._broken))
-        elif self._closing:
-            fail(task.future, RunnerError(f"the runner is closed, so it can't do {task.label!r}"))
-        return task.future.done()
+    def resize(self, workers: int) -> None:
+        """More: they are started. Fewer: the others idle, since one that is there may be wanted again."""
+        self._wanted = workers
+        self._wake()
 
     def _refuse_pending(self) -> None:
         with contextlib.suppress(IndexError):
@@ -182,6 +154,7 @@ class _Pool:
             looked = time.monotonic()
             while not self._closing:
                 self._hear_all()
+                self._hire()
                 if time.monotonic() - looked > _LOOK_S:
                     looked = time.monotonic()
                     self._look_for_deaths()
@@ -190,6 +163,17 @@ class _Pool:
             self._break(InternalError(f"the runner failed: {type(error).__name__}: {error}", trace=ours(error, Where()).trace))
         finally:
             self._end()
+
+    def _hire(self) -> None:
+        while len(self._workers) < self._wanted and self._broken is None:
+            try:
+                worker = _start_worker(len(self._workers), self._stages)
+            except OSError as error:
+                log.warning("no more than %d workers: another can't be started: %s", len(self._workers), error)
+                self._wanted = len(self._workers)
+                return
+            self._workers.append(worker)
+            self._selector.register(worker.channel.socket, selectors.EVENT_READ, worker)
 
     def _hear_all(self) -> None:
         for key, _ in self._selector.select(_LOOK_S):
@@ -245,14 +229,14 @@ class _Pool:
 
     def _send_pending(self) -> None:
         while self._pending and self._broken is None:
-            worker = min((w for w in self._workers if w.ready), key=lambda w: len(w.running), default=None)
+            worker = min((w for w in self._workers[: self._wanted] if w.ready), key=lambda w: len(w.running), default=None)
             if worker is None or len(worker.running) >= _DEPTH:
                 return
             task = self._pending.popleft()
             if task.future.set_running_or_notify_cancel():
                 self._send(worker, task)
 
-    def _send(self, worker: _Worker, task: _Task) -> None:
+    def _send(self, worker: _Worker, task: Task) -> None:
         try:
             parcel = pack((task.stage, task.note), task.groups)
         except Exception as error:
@@ -302,6 +286,7 @@ class _Pool:
                 closed = RunnerError(f"the runner was closed while {worker} did {task.label!r}")
                 fail(task.future, _again(self._broken or closed))
         _end(self._workers)
+        self._stages.close()
         self._selector.close()
         with self._wake_lock:
             self._ear.close()
