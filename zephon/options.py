@@ -151,6 +151,11 @@ class Options:
         return self.workers if isinstance(self.workers, int) else self.cores
 
     @property
+    def runner_workers(self) -> int | None:
+        """What the runner is given; None: it finds out by itself (a Ray cluster has other cores than this machine)."""
+        return None if self.runner == "ray" and not isinstance(self.workers, int) else self.worker_count
+
+    @property
     def cores(self) -> int:
         """This rank's share of the machine's cores."""
         return core_share(self.ranks_per_node)

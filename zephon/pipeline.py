@@ -28,6 +28,7 @@ from zephon.plugin import Collates, Operator
 from zephon.registry import available, load
 from zephon.report import explain, stats_report
 from zephon.runners import make_runner
+from zephon.runners.base import Runner
 
 
 class Pipeline:
@@ -230,7 +231,11 @@ class Pipeline:
             self._adopt(self._restored)
         definition = make_definition(settled)
         options = definition.options
-        return Run(definition, start, lambda: make_runner(options.runner, workers=options.worker_count), padding=padding)
+
+        def runner() -> Runner:
+            return make_runner(options.runner, workers=options.runner_workers, resources=options.resources)
+
+        return Run(definition, start, runner, padding=padding)
 
     def _adopt(self, state: Mapping[str, Any]) -> None:
         if self.source.token_estimation is not None and state.get("tokens_per_record"):

@@ -16,6 +16,7 @@ from conftest import worker_processes, zephon_threads
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runners import stages
+from runners.record_groups import record_groups
 from runners.stages import Stage
 
 from zephon.errors import DataError, RecipeError, RunnerError
@@ -54,49 +55,6 @@ def every() -> Iterator[dict[str, Any]]:
 @pytest.fixture(params=["inline", "threads", "processes"])
 def runner(request: Any, every: dict[str, Any]) -> Any:
     return every[request.param]
-
-
-def columns() -> st.SearchStrategy[tuple[pa.DataType, st.SearchStrategy[Any]]]:
-    word = st.text(max_size=5)
-    number = st.integers(-100, 100)
-    kinds = [
-        (pa.int32(), number),
-        (pa.float64(), st.floats(allow_nan=False)),
-        (pa.bool_(), st.booleans()),
-        (pa.string(), word),
-        (pa.large_binary(), st.binary(max_size=5)),
-        (pa.string_view(), st.text(max_size=20)),
-        (pa.null(), st.none()),
-        (pa.list_(pa.int32()), st.lists(number, max_size=3)),
-        (pa.list_(pa.uint8(), 2), st.lists(st.integers(0, 255), min_size=2, max_size=2)),
-        (
-            pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]),
-            st.fixed_dictionaries({"a": number, "b": st.lists(word, max_size=2)}),
-        ),
-        (pa.dictionary(pa.int32(), pa.string()), word),
-        (pa.map_(pa.string(), pa.int32()), st.lists(st.tuples(word, number), max_size=2)),
-    ]
-    return st.sampled_from(kinds)
-
-
-@st.composite
-def record_groups(draw: Any) -> pa.RecordBatch:
-    """Any column kinds, nulls, no rows, no columns, slices, and now and then far more than goes over a socket at once."""
-    rows = draw(st.integers(0, 6))
-    arrays, names = [], []
-    for index, (kind, values) in enumerate(draw(st.lists(columns(), max_size=4))):
-        data = draw(st.lists(st.none() | values, min_size=rows, max_size=rows))
-        arrays.append(pa.array(data, pa.string()).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(data, kind))
-        names.append(f"c{index}")
-    if not arrays:
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, type=pa.struct([])))
-    group = pa.RecordBatch.from_arrays(arrays, names=names)
-    if draw(st.booleans()):
-        group = group.replace_schema_metadata({"made": "here"})
-    if rows and draw(st.integers(0, 3)) == 0:
-        group = pa.concat_batches([group] * (20_000 // rows))
-    first = draw(st.integers(0, min(2, len(group))))
-    return group.slice(first, draw(st.integers(0, len(group) - first)))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -229,8 +187,8 @@ def test_submitting_while_another_thread_closes_leaves_no_future_waiting() -> No
 def test_an_unknown_runner_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(RecipeError, match="did you mean 'threads'"):
         make_runner("thread", workers=1)
-    with pytest.raises(RecipeError, match="unknown runner 'ray'"):
-        make_runner("ray", workers=1)
+    with pytest.raises(RecipeError, match="unknown runner 'dask'"):
+        make_runner("dask", workers=1)
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, True, None])

@@ -56,20 +56,25 @@ def pack(head: Any, groups: Sequence[pa.RecordBatch]) -> Parcel:
     Raises:
         RunnerError: there is room for it neither in memory nor in the folder for temporary files.
     """
-    pickled = pickle.dumps(head, protocol=pickle.HIGHEST_PROTOCOL)
     sink = _Sink()
     try:
-        sink.write(_HEAD.pack(len(pickled), len(groups)))
-        sink.write(pickled)
-        sink.write(bytes(-sink.tell() % _ALIGNMENT))
-        for run in _runs(groups):
-            with pa.ipc.new_stream(sink, run[0].schema, options=_OPTIONS) as writer:
-                for group in run:
-                    writer.write_batch(group)
+        write(sink, head, groups)
         return sink.parcel()
     except BaseException:
         sink.discard()
         raise
+
+
+def write(sink: Any, head: Any, groups: Sequence[pa.RecordBatch]) -> None:
+    """Write a picklable value, and groups as Arrow's streams, into a file-like object at its beginning."""
+    pickled = pickle.dumps(head, protocol=pickle.HIGHEST_PROTOCOL)
+    sink.write(_HEAD.pack(len(pickled), len(groups)))
+    sink.write(pickled)
+    sink.write(bytes(-sink.tell() % _ALIGNMENT))
+    for run in _runs(groups):
+        with pa.ipc.new_stream(sink, run[0].schema, options=_OPTIONS) as writer:
+            for group in run:
+                writer.write_batch(group)
 
 
 def _runs(groups: Iterable[pa.RecordBatch]) -> Iterable[list[pa.RecordBatch]]:
@@ -90,6 +95,11 @@ def unpack(parcel: Parcel) -> tuple[Any, list[pa.RecordBatch]]:
         content = pa.py_buffer(parcel.body) if parcel.descriptor is None else _map(parcel.descriptor, parcel.size)
     finally:
         parcel.close()
+    return read(content)
+
+
+def read(content: pa.Buffer) -> tuple[Any, list[pa.RecordBatch]]:
+    """What `write` wrote. The groups are views of this memory."""
     length, count = _HEAD.unpack_from(content)
     end = _HEAD.size + length
     head = pickle.loads(memoryview(content)[_HEAD.size : end])

@@ -149,7 +149,7 @@ def _serve(channel: Channel, listener: _Listener) -> None:
         return
     listener.busy = True
     try:
-        stages = _receive_stages(first)
+        stages = load_stages(unpack(first)[0])
         channel.send(pack(([stage.fingerprint for stage in stages], None), []))
     except BaseException as error:
         channel.send(_failure(error))
@@ -172,9 +172,10 @@ def _flush() -> None:
             stream.flush()
 
 
-def _receive_stages(parcel: Parcel) -> list[StageSpec]:
+def load_stages(pickles: Sequence[tuple[str, bytes]]) -> list[StageSpec]:
+    """The stages, from their names and what `pickled_stage` made of them. Raises `RunnerError` naming the one that can't be loaded."""
     stages: list[StageSpec] = []
-    for name, pickled in unpack(parcel)[0]:
+    for name, pickled in pickles:
         try:
             stages.append(pickle.loads(pickled))
         except ModuleNotFoundError as error:
@@ -190,19 +191,28 @@ def _answer(bound: BoundStages, task: Parcel) -> Parcel:
         (stage, note), groups = unpack(task)
         made, reply = bound.run(stage, groups, note)
         return pack((reply, None), made)
-    except KeyboardInterrupt:
-        return pack((None, pickle.dumps(KeyboardInterrupt())), [])
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int | str) else 1
-        return pack((None, pickle.dumps(SystemExit(code))), [])
+    except STOPS as word:
+        return pack((None, pickled_word(word)), [])
     except BaseException as error:
         return _failure(error)
 
 
 def _failure(error: BaseException) -> Parcel:
+    return pack((None, pickled_error(error)), [])
+
+
+def pickled_word(word: BaseException) -> bytes:
+    """One of `STOPS`, pickled, without what may be in it and can't be."""
+    if isinstance(word, SystemExit):
+        return pickle.dumps(SystemExit(word.code if isinstance(word.code, int | str) else 1))
+    return pickle.dumps(KeyboardInterrupt())
+
+
+def pickled_error(error: BaseException) -> bytes:
+    """`error` as one of ours, pickled."""
     made = ours(error, Where())
     try:
-        return pack((None, cloudpickle.dumps(made)), [])
+        return bytes(cloudpickle.dumps(made))
     except Exception:  # a subclass of ours with something in it that can't be pickled
         plain = DataError(f"{type(made).__name__}: {made.message}", hint=made.hint, trace=made.trace)
-        return pack((None, pickle.dumps(plain)), [])
+        return pickle.dumps(plain)
