@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 PYTEST = $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 # these load libraries that start threads of their own, after which a fork (as torch's DataLoader makes) is not safe: apart from the others
-FOREIGN = tests/cli/ tests/dataset/ tests/formats/ tests/storage/ tests/stores/ tests/vision/
+FOREIGN = tests/cli/ tests/cluster/ tests/dataset/ tests/formats/ tests/storage/ tests/stores/ tests/vision/
 
 .PHONY: demo demo-vlm test lint format bench bench-peers stub clean
 .DEFAULT_GOAL := test

@@ -171,6 +171,36 @@ def test_threads_forget_the_groups_of_a_finished_task(every: dict[str, Any]) -> 
     assert not [r for r in gc.get_referrers(group) if isinstance(r, list)]
 
 
+@pytest.mark.parametrize("name", ["threads", "processes"])
+def test_a_pool_that_grows_and_shrinks_does_every_task_once(name: str) -> None:
+    runner = make_runner(name, workers=1)
+    runner.start([Stage("bind", stages.which_bind, stages.Token), Stage("nap", stages.nap)])
+    done: list[Any] = []
+    for size in (3, 1, 2, 2, 1, 4, 1):
+        runner.resize(size)
+        assert runner.workers == size
+        done += [runner.submit(1, [], 0.002, label=str(i)) for i in range(10)]
+    runner.resize(3)
+    workers = {runner.submit(0, [], None, label="t").result(30)[1] for _ in range(10)}
+    assert [future.result(30) for future in done] == [([], 0.002)] * 70
+    assert 1 <= len(workers) <= 3
+    runner.close()
+
+
+def test_threads_that_are_too_many_end() -> None:
+    before = len(zephon_threads())
+    runner = make_runner("threads", workers=1)
+    runner.start([Stage("echo", stages.echo)])
+    runner.resize(8)
+    assert len(zephon_threads()) == before + 8
+    runner.resize(2)
+    end = time.monotonic() + 10
+    while len(zephon_threads()) > before + 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert len(zephon_threads()) == before + 2
+    runner.close()
+
+
 def test_submitting_while_another_thread_closes_leaves_no_future_waiting() -> None:
     for _ in range(20):
         runner = make_runner("threads", workers=2)
