@@ -158,3 +158,16 @@ def test_a_billion_rows_in_a_million_units_are_planned_in_bounded_memory() -> No
     tracemalloc.stop()
     assert len(seen) == 9 * 500
     assert peak < 150 << 20
+
+
+def test_what_a_lane_has_behind_it_is_forgotten() -> None:
+    """One of 4,096 lanes, for a long time: the orders of two bundles are kept, not those of thousands."""
+    rows = np.full(10**5, 1000, dtype=np.int64)
+    made = ComponentRows(unit_table([(rows, rows * 500)]), seed_key=3, lanes=4096, stripe=500, bundle_rows=500)
+    made.draw(7, np.arange(5000))
+    tracemalloc.start()
+    for start in range(5000, 500_000, 5000):
+        made.draw(7, np.arange(start, start + 5000))
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert kept < 10 * 500 * 8
