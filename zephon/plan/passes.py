@@ -105,7 +105,9 @@ class ComponentRows:
         else:
             order = np.lexsort((noise, pass_index, stripe))
         self._orders[(lane, bundle)] = order
-        self._orders.pop((lane, bundle - 2), None)  # a lane never goes back; only the chunk before this one may be at the bundle before
+        self._orders.pop(
+            (lane, bundle - 2), None
+        )  # a lane never goes back; only the chunk before this one may be at the bundle before
         if len(self._orders) > max(_KEPT, 2 * self.lanes):
             self._orders.popitem(last=False)
         return order
