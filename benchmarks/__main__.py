@@ -29,6 +29,7 @@ YARDSTICKS = {
     "runners": 200,
     "vision": 400,
     "vision_memory": 300,
+    "scale": 120,
 }
 """Scripts in order, and the seconds after which one is given up."""
 HERE = Path(__file__).parent

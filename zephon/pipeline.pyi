@@ -68,11 +68,13 @@ class Pipeline:
         dp_rank: int | None = None,
         dp_size: int | None = None,
         uneven_lanes: typing.Literal['refuse', 'pad'] = 'refuse',
-        runner: typing.Literal['inline', 'threads', 'processes'] = 'threads',
-        workers: int | None = None,
+        runner: typing.Literal['inline', 'threads', 'processes', 'ray'] = 'threads',
+        workers: int | typing.Literal['auto'] | None = None,
+        ranks_per_node: int | None = None,
+        resources: collections.abc.Mapping[str, collections.abc.Mapping[str, typing.Any]] | None = None,
         fetch_parallelism: int | None = None,
         prefetch_batches: int = 64,
-        max_bytes: int = 1073741824,
+        max_bytes: int | None = None,
         io_options: typing.Any = None,
         flush_every_chunks: int = 8,
         max_steps: int | None = None,
@@ -144,11 +146,11 @@ class Pipeline:
     def explain(
         self,
     ) -> str:
-        """The pipeline in words: data sets, shares, steps, stages, lanes; reads metadata only."""
+        """The pipeline in words: data sets, shares, steps, stages, lanes, and what the last iteration waited for; reads metadata only."""
     def stats(
         self,
     ) -> dict[str, typing.Any]:
-        """What the last iteration has done so far: bytes held, units read, sequences, padding."""
+        """What the last iteration has done so far: bytes held, units read, sequences, padding, times, and the bottleneck in a sentence."""
     def to_torch_dataset(
         self,
         stateful: bool = True,

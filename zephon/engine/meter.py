@@ -83,8 +83,9 @@ class Times:
 class Meter:
     """Counts for one run. Each count has one writer: the pump's thread, the consumer's, or a reader under the lock."""
 
-    pump_cpu: Callable[[], float] = lambda: 0.0
-    full: Callable[[], float] = lambda: 0.0
+    pump_cpu: Callable[[], float] = field(default_factory=lambda: float)
+    full: Callable[[], float] = field(default_factory=lambda: float)
+    """Asked for what the pump counts: see `Times`."""
     first_batch_s: float | None = None
     """From the start of the run to its first batch."""
     _begun: float = field(default_factory=clock)
