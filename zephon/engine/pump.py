@@ -307,7 +307,7 @@ class Pump:
                     raise lane.error
                 lane.drop_rest()
             for lane in self.lanes:
-                while lane.can_submit and (not lane.outstanding or self._load.tasks < self._tasks):
+                while lane.can_submit and (not lane.outstanding or self._load.tasks < self.tasks):
                     if self._load.nbytes >= self._budget and lane.outstanding:
                         break
                     lane.submit()
