@@ -10,7 +10,7 @@ import pytest
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
 from zephon.engine.bottleneck import Setup, bottleneck
-from zephon.engine.meter import Spent, Times
+from zephon.engine.meter import Spent, Stopwatch, Times
 from zephon.memory import MemoryShards
 
 NAP_S = 0.004
@@ -140,3 +140,17 @@ def test_a_machine_with_many_cores_is_told_to_use_more_workers() -> None:
     many = Setup(runner="threads", workers=2, reads=2, cores=64, max_bytes=1)
     times = Times(**{**TEN_SECONDS, "operators": {"tokenize": Spent(19, 19, 9), "map": Spent(1, 1, 9)}, "idle": 600.0})
     assert "tokenize takes 95 % of the workers' time; more workers would help (2.0 of 2 busy" in bottleneck(times, many)
+
+
+def test_a_full_byte_budget_is_timed_while_it_is_full() -> None:
+    watch = Stopwatch()
+    watch.set(False)
+    assert watch.seconds == 0
+    watch.set(True)
+    time.sleep(0.02)
+    watch.set(True)
+    assert 0.02 <= watch.seconds < 10
+    watch.set(False)
+    kept = watch.seconds
+    time.sleep(0.01)
+    assert watch.seconds == kept >= 0.02

@@ -34,6 +34,27 @@ class Spent:
         return Spent(self.seconds - before.seconds, self.cpu - before.cpu, self.tasks - before.tasks)
 
 
+class Stopwatch:
+    """How long something was so; a clock is read only when it changes."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._since: float | None = None
+
+    def set(self, so: bool) -> None:
+        """Whether it is so from now on."""
+        if so and self._since is None:
+            self._since = clock()
+        elif not so and self._since is not None:
+            self._seconds, self._since = self._seconds + clock() - self._since, None
+
+    @property
+    def seconds(self) -> float:
+        """In all, up to now."""
+        since = self._since
+        return self._seconds + (0.0 if since is None else clock() - since)
+
+
 @dataclass(frozen=True)
 class Times:
     """A span of a run, or all of it up to a moment."""

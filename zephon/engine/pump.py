@@ -20,6 +20,7 @@ from zephon.engine.counts import record_counts
 from zephon.engine.faults import placed
 from zephon.engine.lane import Lane, Load
 from zephon.engine.ledger import Ledger
+from zephon.engine.meter import Stopwatch
 from zephon.engine.state import LaneState
 from zephon.errors import DataError, InternalError, ZephonError, at
 
@@ -127,8 +128,8 @@ class Pump:
         self.peak_bytes = 0
         self.cpu_s = 0.0
         """Of the thread that turns this, where it has one of its own."""
-        self._full_s = 0.0
-        self._full_since: float | None = None
+        self.full = Stopwatch()
+        """How long the lanes held all the bytes that they may hold."""
         self._ledger = ledger
         self._load = load
         self._budget = budget
@@ -185,8 +186,7 @@ class Pump:
                 moved = True
                 continue
             full = self._load.nbytes >= self._budget
-            if full != (self._full_since is not None):
-                self._note_full(full)
+            self.full.set(full)
             if full or self._load.tasks >= self.tasks:
                 return moved
             candidates = [lane for lane in self.lanes if lane.can_submit]
@@ -198,18 +198,6 @@ class Pump:
             lane.submit()
             moved = True
         return moved
-
-    @property
-    def full_s(self) -> float:
-        """Seconds in which the lanes held all the bytes that they may hold."""
-        since = self._full_since
-        return self._full_s + (0.0 if since is None else time.perf_counter() - since)
-
-    def _note_full(self, full: bool) -> None:
-        now = time.perf_counter()
-        if self._full_since is not None:
-            self._full_s += now - self._full_since
-        self._full_since = now if full else None
 
     def _needed(self) -> Lane | None:
         """The lane that the next batch waits for, if it has too little."""

@@ -133,7 +133,7 @@ class Run:
             if self._inline
             else BackgroundPump(self.pump, watchdog_s=options.watchdog_s, describe=self._describe)
         )
-        self.meter = Meter(lambda: self.pump.cpu_s, lambda: self.pump.full_s)
+        self.meter = Meter(lambda: self.pump.cpu_s, lambda: self.pump.full.seconds)
         self._local_work: dict[int, Any] = {}
         self._finalizer: Any = None
 
