@@ -49,10 +49,11 @@ def test_the_bytes_do_not_depend_on_it(impatient: None, runner: str) -> None:
 
 def test_work_that_waits_is_given_more_workers_than_cores(impatient: None) -> None:
     pipeline = napping(workers="auto")
-    for _ in pipeline:
-        pass
-    spent = pipeline.stats()["time"]
-    assert spent["workers"] > spent["cores"]
+    seen = set()
+    for number, _ in enumerate(pipeline):
+        if number % 10 == 9:
+            seen.add(pipeline.stats()["time"]["workers"])  # at the end a step may just have been taken back
+    assert max(seen) > pipeline.stats()["time"]["cores"]
 
 
 class Machine:
