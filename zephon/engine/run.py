@@ -176,7 +176,7 @@ class Run:
         if not self.definition.cut.ends_short:
             return
         self._driver.close()
-        self.pump.drain()
+        self.pump.drain(self.definition.options.watchdog_s, self._describe)
         self.ledger.drop_rest(self.lane_states, "batch", "drop_last")
 
     def settle(self) -> None:
