@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from zephon import groups
 from zephon.engine.counts import record_counts
 from zephon.engine.faults import joined
 from zephon.engine.lane import Lane, Load
