@@ -201,3 +201,17 @@ def placed(error: ZephonError, group: pa.RecordBatch, operator: str | None = Non
     component = int(groups.ints(group, groups.COMPONENT)[0]) if groups.COMPONENT in names else None
     error.where = error.where.within(Where(row=row, shard=shard, operator=operator, component=component))
     return error
+
+
+def joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """The parts as one group. Raises `DataError` naming the first record that doesn't go with those before it."""
+    try:
+        return groups.concat(parts)
+    except DataError as error:
+        schema = parts[0].schema
+        for part in parts:
+            try:
+                schema = groups.unify(schema, part.schema)
+            except DataError:
+                raise placed(error, part) from error
+        raise

@@ -15,6 +15,7 @@ from zephon import groups
 from zephon.arrays import to_arrow
 from zephon.dataset import Dataset
 from zephon.engine.bundles import Bundle, Pick, Spread, collected
+from zephon.engine.exclusion import excluded_rows
 from zephon.engine.faults import Failure, Losses, Policy
 from zephon.engine.keep import Keep
 from zephon.errors import DataError, RecipeError, ZephonError
@@ -377,14 +378,7 @@ def source_schema(datasets: Sequence[Dataset], columns: Sequence[str] | None, us
 def _excluded_rows(dataset: Dataset) -> Mapping[int, npt.NDArray[np.int64]] | None:
     if not dataset.exclude:
         return None
-    paths = {shard.path: number for number, shard in enumerate(dataset.shards)}
-    names = {shard.path.rsplit("/", 1)[-1]: number for number, shard in enumerate(dataset.shards)}
-    found = {}
-    for shard, rows in dataset.exclude.items():
-        number = paths.get(shard, names.get(shard))
-        if number is not None:
-            found[number] = np.asarray(rows, dtype=np.int64)
-    return found or None
+    return excluded_rows(dataset.name, dataset.exclude, [shard.path for shard in dataset.shards]) or None
 
 
 def _is_excluded(excluded: Mapping[int, npt.NDArray[np.int64]], shard: npt.NDArray[Any], row: I64) -> npt.NDArray[np.bool_]:

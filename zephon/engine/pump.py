@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from zephon import groups
 from zephon.engine.counts import record_counts
-from zephon.engine.faults import placed
+from zephon.engine.faults import joined
 from zephon.engine.lane import Lane, Load
 from zephon.engine.ledger import Ledger
 from zephon.engine.meter import Stopwatch
 from zephon.engine.state import LaneState
-from zephon.errors import DataError, InternalError, ZephonError, at
+from zephon.errors import InternalError, ZephonError, at
 
 log = logging.getLogger("zephon.engine")
 
@@ -276,14 +275,19 @@ class Pump:
         self._step_open, self._first = True, not begun
         return True
 
-    def drain(self) -> None:
+    def drain(self, watchdog_s: float, describe: Callable[[], str]) -> None:
         """After the end, with nobody turning the pump: run every lane to its end, so that the ledger knows all that is left.
+
+        Args:
+            watchdog_s: dump all stacks when nothing moved for so long.
+            describe: says where the run is, for that.
 
         Raises:
             ZephonError: what stops a lane; it would have stopped the run, had another lane not been shorter.
         """
         self.finished = True
         self.deliveries.clear()
+        quiet_since = time.monotonic()
         while True:
             self.wake.clear()
             moved = False
@@ -302,8 +306,13 @@ class Pump:
                     moved = True
             if all(lane.ended for lane in self.lanes):
                 return
-            if not moved:
-                self.wake.wait(1.0)
+            if moved:
+                quiet_since = time.monotonic()
+                continue
+            self.wake.wait(1.0)
+            if time.monotonic() - quiet_since > watchdog_s:
+                bark(time.monotonic() - quiet_since, describe())
+                quiet_since = time.monotonic()
 
     def _next_lane(self) -> None:
         self._turn += 1
@@ -326,7 +335,7 @@ class Pump:
                 parts = [*parts, *([empty] * missing)]
             else:
                 missing = 0
-        return (_joined(parts) if parts else None), missing
+        return (joined(parts) if parts else None), missing
 
     def _empty_row(self) -> pa.RecordBatch | None:
         if not self._empty_known:
@@ -334,18 +343,10 @@ class Pump:
         return self._empty
 
 
-def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """The parts as one group. Raises `DataError` naming the first record that doesn't go with those before it."""
-    try:
-        return groups.concat(parts)
-    except DataError as error:
-        schema = parts[0].schema
-        for part in parts:
-            try:
-                schema = groups.unify(schema, part.schema)
-            except DataError:
-                raise placed(error, part) from error
-        raise
+def bark(seconds: float, where: str) -> None:
+    """Say that nothing moves, with the stacks of all threads."""
+    log.warning("no batch for %.0f s; %s; the stacks of all threads follow on stderr", seconds, where)
+    faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)
 
 
 class BackgroundPump:
@@ -417,7 +418,7 @@ class BackgroundPump:
                     continue  # the pump may have delivered and gone to sleep just before
                 self._ready.wait(1.0)
                 if time.monotonic() - quiet_since > self._watchdog_s:
-                    self._bark(time.monotonic() - quiet_since)
+                    bark(time.monotonic() - quiet_since, self._describe())
                     quiet_since = time.monotonic()
             self._hungry = False
             made = pump.deliveries.popleft()
@@ -428,10 +429,6 @@ class BackgroundPump:
         if 2 * len(self._pump.deliveries) <= self._pump.prefetch and not self._pump.wake.is_set():
             self._pump.wake.set()
         return made
-
-    def _bark(self, seconds: float) -> None:
-        log.warning("no batch for %.0f s; %s; the stacks of all threads follow on stderr", seconds, self._describe())
-        faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)
 
     def close(self) -> None:
         """Stop the thread. Idempotent."""

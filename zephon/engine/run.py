@@ -30,7 +30,7 @@ from zephon.errors import DataError, Where, ZephonError, wrap
 from zephon.options import Options
 from zephon.plan.source import CHUNK_BYTES, Chunk, Plan
 from zephon.plugin import StatefulOperator
-from zephon.runners.base import Groups, Runner
+from zephon.runners.base import Groups, Runner, Work
 from zephon.runners.pool import ThreadPool
 
 _SETTLE_EVERY = 256
@@ -134,7 +134,7 @@ class Run:
             else BackgroundPump(self.pump, watchdog_s=options.watchdog_s, describe=self._describe)
         )
         self.meter = Meter(lambda: self.pump.cpu_s, lambda: self.pump.full.seconds)
-        self._local_work: dict[int, Any] = {}
+        self._local_work: dict[int, Work] = {}
         self._finalizer: Any = None
 
     def start(self) -> None:
@@ -236,7 +236,7 @@ class Run:
         if not self.definition.cut.ends_short:
             return
         self._driver.close()
-        self.pump.drain()
+        self.pump.drain(self.definition.options.watchdog_s, self._describe)
         self.ledger.drop_rest(self.lane_states, "batch", "drop_last")
 
     def settle(self) -> None:
@@ -288,8 +288,7 @@ class Run:
         stage = self.definition.levels[level].stage
         if stage.trivial:
             # moving memory is not worth a trip to another thread: with the interpreter lock handed to and fro it takes twice as long
-            work = self._local_work.get(level) or self._local_work.setdefault(level, stage.bind())
-            return _now(lambda: work(given, note), Where(operator=stage.name))
+            return _now(lambda: self._bound(level)(given, note), Where(operator=stage.name))
         return self._runner.submit(level, given, note, label=label)
 
     def _elsewhere(self, work: Callable[[], Any], where: Where) -> Future[Any]:
@@ -313,12 +312,19 @@ class Run:
         first = max((i for i, level in enumerate(levels) if _can_be_empty(level)), default=None)
         if first is None:
             return None
-        made, _ = levels[first].stage.bind()([], Note(empty=True))
-        for level in levels[first + 1 :]:
+        made, _ = self._bound(first)([], Note(empty=True))
+        for level in range(first + 1, len(levels)):
             if not made:
                 return None
-            made, _ = level.stage.bind()(made, Note(plain=True))
+            made, _ = self._bound(level)(made, Note(plain=True))
         return made[0] if made else None
+
+    def _bound(self, level: int) -> Work:
+        """A stage bound in this process, once: for what isn't worth a trip to a worker."""
+        work = self._local_work.get(level)
+        if work is None:
+            work = self._local_work[level] = self.definition.levels[level].stage.bind()
+        return work
 
     def _located(self, error: ZephonError) -> ZephonError:
         datasets = self.definition.datasets
