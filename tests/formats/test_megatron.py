@@ -342,3 +342,31 @@ def test_a_data_set_of_pairs_is_found_by_suffix(tmp_path: Path) -> None:
     data = Dataset.from_path("d", tmp_path)
     assert len(data) == 3
     assert data.schema.names == ["input_ids"]
+
+
+# -------------------------------------------------------------------------------------------------------------- writing
+
+
+@pytest.mark.parametrize(("name", "kind"), [("uint16", pa.uint16()), ("int32", pa.int32()), ("int64", pa.int64())])
+def test_the_writer_makes_the_bytes_that_megatron_makes(name: str, kind: pa.DataType, tmp_path: Path) -> None:
+    table = pa.table({"input_ids": pa.array(EXPECTED[name]["sequences"], pa.list_(kind))})
+    writer = Megatron().writer(str(tmp_path / "made"), table.schema)
+    for batch in table.to_batches(max_chunksize=3):
+        writer.write(batch)
+    writer.close()
+    for end in ("bin", "idx"):
+        assert (tmp_path / "made" / f"tokens.{end}").read_bytes() == (GOLDEN / f"{name}.{end}").read_bytes()
+    assert len(Dataset.from_path("d", tmp_path)) == len(table)
+
+
+def test_what_megatron_cannot_hold_is_refused(tmp_path: Path) -> None:
+    for table in ({"input_ids": ["a"]}, {"input_ids": [[1]], "x": [1]}, {"ids": [[1]]}, {"input_ids": [[1.5]]}):
+        with pytest.raises(RecipeError, match="one column 'input_ids' of token lists"):
+            Megatron().writer(str(tmp_path / "a"), pa.table(table).schema)
+    for rows in ([[1], None], [[1], [2, None]]):
+        made = pa.record_batch({"input_ids": rows})
+        writer = Megatron().writer(str(tmp_path / "a"), made.schema)
+        with pytest.raises(DataError, match="row 1 of the part"):
+            writer.write(made)
+        writer.abort()
+        assert list(tmp_path.iterdir()) == []
