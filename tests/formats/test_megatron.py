@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Sequence
 from itertools import pairwise
@@ -370,3 +371,23 @@ def test_what_megatron_cannot_hold_is_refused(tmp_path: Path) -> None:
             writer.write(made)
         writer.abort()
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bin_that_was_replaced_by_one_of_its_size_is_filtered_anew(tmp_path: Path) -> None:
+    """What a filter left is kept beside the indices, for these versions of both files."""
+    import pyarrow.compute as pc
+
+    def left() -> list[list[int]]:
+        first = pc.list_element(pc.field("input_ids"), 0)
+        made = Dataset.from_path("d", tmp_path / "data", filter=first > 5, cache_dir=str(tmp_path / "cache"))
+        return [
+            row["input_ids"] for unit in range(len(made.units)) for batch in made.read(unit, None) for row in batch.to_pylist()
+        ]
+
+    (tmp_path / "data").mkdir()
+    write_pair(tmp_path / "data" / "a.idx", [[1, 2], [9, 8], [7, 7]])
+    assert left() == [[9, 8], [7, 7]]
+    kept = (tmp_path / "data" / "a.idx").stat()
+    write_pair(tmp_path / "data" / "a.idx", [[9, 2], [1, 8], [7, 7]])
+    os.utime(tmp_path / "data" / "a.idx", ns=(kept.st_mtime_ns, kept.st_mtime_ns))  # only the .bin is another one
+    assert left() == [[9, 2], [7, 7]]
