@@ -305,7 +305,7 @@ class Dataset:
         return made if places is None else list(_at_places(made, places))
 
     def _read(self, shard: int, number: int, columns: Sequence[str] | None, start: int, stop: int) -> list[pa.RecordBatch]:
-        looks = self._scan[2].get(shard)
+        looks = self._scan[2][shard]
         with at(dataset=self.name, shard=self.shards[shard].path):
             try:
                 made = list(self._opened(shard).read(number, columns, start, stop))

@@ -21,8 +21,7 @@ class LookTable:
         self._ends = np.cumsum([0, *(len(one) for one in looks)], dtype=np.int64)
         self._table = np.array([file for one in looks for file in one], dtype=np.int64)
 
-    def get(self, shard: int) -> Looks:
-        """Those of one shard, by its number."""
+    def __getitem__(self, shard: int) -> Looks:
         return tuple(map(tuple, self._table[self._ends[shard] : self._ends[shard + 1]].tolist()))
 
 
