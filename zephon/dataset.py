@@ -23,7 +23,7 @@ from zephon.memory import InMemoryShard, MemoryShards
 from zephon.plan.units import I64, UnitTable, unit_table
 from zephon.plugin import OpenShard, Shard, Units
 from zephon.selection import Kept, Mask, Part, Selection, columns_of, evaluate, judge, load_kept, save_kept
-from zephon.shards import Looks, Shards
+from zephon.shards import Looks, LookTable, Shards
 from zephon.storage import StoreOptions
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Dataset:
             return list(self._shards.list())
 
     @cached_property
-    def _scan(self) -> tuple[UnitTable, pa.Schema, list[Looks]]:
+    def _scan(self) -> tuple[UnitTable, pa.Schema, LookTable]:
         shards = self.shards
         with ThreadPoolExecutor(min(16, max(1, len(shards)))) as pool:
             scanned = list(pool.map(self._scan_shard, range(len(shards))))
@@ -172,7 +172,7 @@ class Dataset:
                     f"shards {shards[first].path!r} and {shards[number].path!r} have types that don't go together: {error}",
                     where=Where(dataset=self.name),
                 ) from error
-        looks = [looks for _, _, looks in scanned]
+        looks = LookTable([looks for _, _, looks in scanned])
         return unit_table([(u.rows, u.nbytes) for u, _, _ in scanned]), schema.remove_metadata(), looks
 
     def _scan_shard(self, number: int) -> tuple[Units, pa.Schema, Looks]:

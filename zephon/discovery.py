@@ -339,11 +339,10 @@ class FileShards(Shards):
         store = self._found[0]
         parts: list[int | str] = [what, repr(self.recipe())]
         for shard in shards:
-            path = store.local(shard.path)
-            version = shard.etag or ("" if path is None else repr(look_at(path)[:2]))
+            version = "".join(repr(look[:3]) for look in self.look(shard)) or shard.etag
             if not version:
                 return None  # a file that was replaced by one of its size would not be noticed
-            parts += [shard.path, shard.size, version, repr(sorted(shard.extra.items()))]
+            parts += [shard.path, shard.size, shard.etag, version, repr(sorted(shard.extra.items()))]
         return store.sidecar(shards[0].path, f".{key(*parts):016x}.zidx")[-1] if shards else None
 
 

@@ -6,10 +6,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from zephon.plugin import OpenShard, Shard
 
 Looks = tuple[tuple[int, ...], ...]
 """What tells one version of a shard's files from another, a tuple of numbers for each; empty where reading itself notices."""
+
+
+class LookTable:
+    """The looks of many shards, 32 bytes for each file."""
+
+    def __init__(self, looks: Sequence[Looks]) -> None:
+        self._ends = np.cumsum([0, *(len(one) for one in looks)], dtype=np.int64)
+        self._table = np.array([file for one in looks for file in one], dtype=np.int64)
+
+    def __getitem__(self, shard: int) -> Looks:
+        return tuple(map(tuple, self._table[self._ends[shard] : self._ends[shard + 1]].tolist()))
 
 
 class Shards(ABC):

@@ -39,6 +39,7 @@ class CsvWriter:
         """See `ShardWriter.abort`."""
         with contextlib.suppress(Exception):  # it is thrown away; why it can't be finished doesn't matter
             self._writer.close()
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)

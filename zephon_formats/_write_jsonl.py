@@ -43,7 +43,8 @@ class JsonlWriter:
 
     def abort(self) -> None:
         """See `ShardWriter.abort`."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # what is still held may not fit on the disk; it is thrown away
+            self._file.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
 

@@ -56,7 +56,7 @@ class TarWriter:
                 what = "comes twice" if name in self._seen else "can't be a key (text without dots)"
                 raise DataError(f"row {number} of the part: the key {name!r} {what}")
             self._seen.add(name)
-            members = [(n, values[row]) for n, values in columns.items() if values[row] is not None]
+            members = [(n, data) for n, values in columns.items() if (data := values[row]) is not None]
             if not members:
                 raise DataError(f"row {number} of the part is null in every column, and would have no file in the tar")
             for extension, data in members:
@@ -84,7 +84,7 @@ def _is_image(kind: Any) -> bool:
 def _bytes_of(array: pa.Array[Any], name: str) -> list[bytes | None]:
     """Each value as the content of its member."""
     kind: Any = array.type
-    values = array.to_pylist()
+    values: list[Any] = array.to_pylist()
     if _is_image(kind):
         gone = [i for i, v in enumerate(values) if v is not None and v["bytes"] is None]
         if gone:

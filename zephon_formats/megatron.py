@@ -23,9 +23,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
-from zephon.plugin import DataError, FileInfo, OpenShard, Reader, RecipeError, Shard, Store, Units, at
+from zephon.plugin import DataError, FileInfo, OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
 from zephon_formats._bytes import I64
 from zephon_formats._sidecar import local_version
+from zephon_formats._write_megatron import MegatronWriter
 
 _log = logging.getLogger("zephon.formats.megatron")
 
@@ -49,6 +50,7 @@ class Megatron(Reader):
     name: ClassVar[str] = "megatron"
     suffixes: ClassVar[tuple[str, ...]] = (".idx",)
     splittable: ClassVar[bool] = True
+    part_suffix: ClassVar[str | None] = ""
 
     rows: Literal["sequence", "document"] = "sequence"
     """What a row is. A document is its sequences joined; in most text sets each has one."""
@@ -81,6 +83,10 @@ class Megatron(Reader):
             etag = f"{index.etag} {data.size} {data.etag}"
             found.append(Shard(index.path, index.size, etag, {"bin": data.path, "bin_size": data.size}))
         return found
+
+    def writer(self, path: str, schema: pa.Schema) -> ShardWriter:
+        """A writer of one pair, in a directory of its own. Raises `RecipeError` for anything but a column of token lists."""
+        return MegatronWriter(path, schema)
 
     def paths(self, shard: Shard) -> Sequence[str]:
         """See `Reader.paths`: both files of the pair."""

@@ -289,3 +289,24 @@ def test_a_size_that_is_none_is_wrong_usage(source: Path, tmp_path: Path, size: 
     with pytest.raises(SystemExit) as caught:
         main(["convert", str(source), str(tmp_path / "d"), "--to", "jsonl", f"--shard-bytes={size}"])
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("to", ["parquet", "jsonl", "csv", "arrow", "webdataset"])
+def test_a_disk_without_room_is_told_and_the_conversion_goes_on_when_there_is_some(
+    to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resource = pytest.importorskip("resource")
+    (tmp_path / "src").mkdir()
+    noise = np.random.default_rng(1)
+    pq.write_table(pa.table({"txt": [noise.bytes(1500).hex() for _ in range(200)]}), tmp_path / "src" / "a.parquet")
+    command = ["convert", str(tmp_path / "src"), str(tmp_path / "d"), "--to", to]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))  # what a full disk does, but for one file
+    try:
+        assert main(command) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert f"{tmp_path / 'd'} can't be written: " in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "d").iterdir()] == [JOURNAL]
+    assert main(command) == 0
+    assert len(Dataset.from_path("d", tmp_path / "d")) == 200

@@ -199,3 +199,8 @@ def test_what_can_not_be_read_is_one_message(tmp_path: Path, data: Path, capsys:
     (data / "1.parquet").write_bytes(b"no")
     assert main(["inspect", str(data)]) == 1
     assert "1.parquet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["txt", "text", "caption", "Transcript"])
+def test_text_goes_by_the_names_that_formats_give_it(name: str) -> None:
+    assert [c.role for c in recognise(pa.schema([(name, pa.string())]), [{name: "ab"}])] == ["text"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Sequence
 from itertools import pairwise
@@ -342,3 +343,51 @@ def test_a_data_set_of_pairs_is_found_by_suffix(tmp_path: Path) -> None:
     data = Dataset.from_path("d", tmp_path)
     assert len(data) == 3
     assert data.schema.names == ["input_ids"]
+
+
+# -------------------------------------------------------------------------------------------------------------- writing
+
+
+@pytest.mark.parametrize(("name", "kind"), [("uint16", pa.uint16()), ("int32", pa.int32()), ("int64", pa.int64())])
+def test_the_writer_makes_the_bytes_that_megatron_makes(name: str, kind: pa.DataType, tmp_path: Path) -> None:
+    table = pa.table({"input_ids": pa.array(EXPECTED[name]["sequences"], pa.list_(kind))})
+    writer = Megatron().writer(str(tmp_path / "made"), table.schema)
+    for batch in table.to_batches(max_chunksize=3):
+        writer.write(batch)
+    writer.close()
+    for end in ("bin", "idx"):
+        assert (tmp_path / "made" / f"tokens.{end}").read_bytes() == (GOLDEN / f"{name}.{end}").read_bytes()
+    assert len(Dataset.from_path("d", tmp_path)) == len(table)
+
+
+def test_what_megatron_cannot_hold_is_refused(tmp_path: Path) -> None:
+    for table in ({"input_ids": ["a"]}, {"input_ids": [[1]], "x": [1]}, {"ids": [[1]]}, {"input_ids": [[1.5]]}):
+        with pytest.raises(RecipeError, match="one column 'input_ids' of token lists"):
+            Megatron().writer(str(tmp_path / "a"), pa.table(table).schema)
+    for rows in ([[1], None], [[1], [2, None]]):
+        made = pa.record_batch({"input_ids": rows})
+        writer = Megatron().writer(str(tmp_path / "a"), made.schema)
+        with pytest.raises(DataError, match="row 1 of the part"):
+            writer.write(made)
+        writer.abort()
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bin_that_was_replaced_by_one_of_its_size_is_filtered_anew(tmp_path: Path) -> None:
+    """What a filter left is kept beside the indices, for these versions of both files."""
+    import pyarrow.compute as pc
+
+    def left() -> list[list[int]]:
+        first = pc.list_element(pc.field("input_ids"), 0)
+        made = Dataset.from_path("d", tmp_path / "data", filter=first > 5, cache_dir=str(tmp_path / "cache"))
+        return [
+            row["input_ids"] for unit in range(len(made.units)) for batch in made.read(unit, None) for row in batch.to_pylist()
+        ]
+
+    (tmp_path / "data").mkdir()
+    write_pair(tmp_path / "data" / "a.idx", [[1, 2], [9, 8], [7, 7]])
+    assert left() == [[9, 8], [7, 7]]
+    kept = (tmp_path / "data" / "a.idx").stat()
+    write_pair(tmp_path / "data" / "a.idx", [[9, 2], [1, 8], [7, 7]])
+    os.utime(tmp_path / "data" / "a.idx", ns=(kept.st_mtime_ns, kept.st_mtime_ns))  # only the .bin is another one
+    assert left() == [[9, 2], [7, 7]]

@@ -50,8 +50,26 @@ def convert(
 
     Raises:
         RecipeError: settings that don't fit, a format without a writer, a destination that holds something else.
-        DataError: the source can't be read, or the numbers of rows differ at the end.
+        DataError: the source can't be read, the destination not written, or the numbers of rows differ at the end.
     """
+    try:
+        return _convert(source, destination, to, fmt, columns, rows_per_shard, shard_bytes)
+    except OSError as error:
+        raise DataError(
+            f"{destination} can't be written: {error.strerror or error}",
+            hint="parts that are finished stay: start the same command again when that is mended",
+        ) from error
+
+
+def _convert(
+    source: str,
+    destination: str,
+    to: str,
+    fmt: str | None,
+    columns: Sequence[str] | None,
+    rows_per_shard: int | None,
+    shard_bytes: int | None,
+) -> int:
     if rows_per_shard is not None and shard_bytes is not None:
         raise RecipeError("--rows-per-shard and --shard-bytes both set the size of a shard; give one of them")
     if "://" in destination:
@@ -252,16 +270,30 @@ def _write_parts(dataset: Dataset, reader: Reader, bounds: Any, place: _Destinat
                 continue
             writer = reader.writer(str(place.temporary(name)), dataset.schema)
             try:
-                with at(rows=f"{start}-{stop - 1} of the source, for {name}"):
-                    for group in read_rows(dataset, start, stop):
+                for group in read_rows(dataset, start, stop):
+                    with _writing_part(name, start, stop):
                         writer.write(group)
-                        advance(len(group))
+                    advance(len(group))
+                with _writing_part(name, start, stop):
                     writer.close()
             except BaseException:
                 with contextlib.suppress(Exception):  # what went wrong first is what matters
                     writer.abort()
                 raise
             place.keep(name)
+
+
+@contextlib.contextmanager
+def _writing_part(name: str, start: int, stop: int) -> Iterator[None]:
+    """Errors say which part; those of the disk are left to who knows the destination."""
+    full: OSError | None = None
+    with at(rows=f"{start}-{stop - 1} of the source, for {name}"):
+        try:
+            yield
+        except OSError as error:
+            full = error
+    if full is not None:
+        raise full
 
 
 def read_rows(dataset: Dataset, start: int, stop: int) -> Iterator[pa.RecordBatch]:

@@ -103,7 +103,7 @@ def look_at(path: str) -> tuple[int, int, int, int]:
     """What tells one version of a local file from another, for `is_another`. Raises `DataError` where it is gone."""
     with _naming(path):
         found = os.stat(path)
-    return found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns
+    return found.st_size, found.st_mtime_ns, found.st_ino % 2**63, found.st_ctime_ns  # numbers that int64 holds
 
 
 def is_another(before: tuple[int, ...], now: tuple[int, ...]) -> bool:
