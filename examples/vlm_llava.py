@@ -12,32 +12,27 @@ from zephon import Dataset, Pipeline, StaticMixtureWorkSource
 TILE = 28
 PINPOINTS = [[TILE * rows, TILE * columns] for rows in (1, 2) for columns in (1, 2)]  # the sizes that an image is cut from
 POLICY = f'llava_onevision{{"size": {TILE}, "patch_size": 14, "image_grid_pinpoints": {PINPOINTS}}}'  # real ones: the defaults
-SPECIAL = ["<|im_start|>", "<|im_end|>", "<image>"]
 
 
 def image(number: int) -> dict[str, object]:
-    colour, form = ("red", "green", "blue")[number % 3], ("disc", "box")[number % 2]
-    made = Image.new("RGB", (90, 60), "white")
-    draw = ImageDraw.Draw(made)
-    (draw.ellipse if form == "disc" else draw.rectangle)((15, 10, 55, 50), fill=colour)
+    draw = ImageDraw.Draw(made := Image.new("RGB", (90, 60), "white"))
+    (draw.ellipse if number % 2 else draw.rectangle)((15, 10, 55, 50), fill=("red", "green", "blue")[number % 3])
     made.save(file := io.BytesIO(), "PNG")
     return {"bytes": file.getvalue(), "path": None}
 
 
 def chat(number: int) -> dict[str, object]:
-    """One image in tiles with an overview, or two: then each is one tile, as the model has it."""
-    count = 1 + number % 2
-    talk = ["<image>" * count + "What is this?", f"The number {number} is shown in {count} pictures."]
-    turns = [{"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(talk)]
-    return {"image": [image(number + i) for i in range(count)], "conversations": turns}
+    count = 1 + number % 2  # one image is cut in tiles, of two each is one tile
+    asked = {"from": "human", "value": "<image>" * count + "What is this?"}
+    talk = [asked, {"from": "gpt", "value": f"The number {number} is shown in {count} pictures."}]
+    return {"image": [image(number + i) for i in range(count)], "conversations": talk}
 
 
 chats = [chat(number) for number in range(60)]
-texts = [turn["value"] for c in chats for turn in c["conversations"]]
 tokenizer = Tokenizer(models.BPE())
 tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-trainer = trainers.BpeTrainer(special_tokens=SPECIAL, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-tokenizer.train_from_iterator(texts, trainer)
+trainer = trainers.BpeTrainer(special_tokens=["<|im_start|>", "<|im_end|>", "<image>"], show_progress=False)
+tokenizer.train_from_iterator((turn["value"] for c in chats for turn in c["conversations"]), trainer)
 pipeline = (
     Pipeline(StaticMixtureWorkSource(Dataset.from_records("chats", chats), chunk_size=16, seed=42))
     .interleave()
@@ -54,13 +49,11 @@ tower = {"model_type": "siglip_vision_model", "patch_size": 14, "image_size": TI
 more = {"image_grid_pinpoints": PINPOINTS, "vision_feature_layer": -1, "image_token_index": tokenizer.token_to_id("<image>")}
 model = LlavaOnevisionForConditionalGeneration(LlavaOnevisionConfig(text_config=text, vision_config=tower, **more))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-names = ("input_ids", "labels", "position_ids", "pixel_values", "image_sizes", "batch_num_images")
 for step, batch in zip(range(3), pipeline, strict=False):
     fields = batch.to_training(pixel_dtype="float32")
-    loss = model(**{n: fields[n] for n in names}).loss
+    text = {n: fields[n] for n in ("input_ids", "labels", "position_ids")}
+    loss = model(**text, **{n: fields[n] for n in ("pixel_values", "image_sizes", "batch_num_images")}).loss
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    print(
-        f"step {step}: {len(fields['image_row'])} images, {fields['num_label_tokens']} of 512 tokens trained, loss {loss.item():.3f}"
-    )
+    print(f"step {step}: {len(fields['image_row'])} images, {fields['num_label_tokens']} labels, loss {loss.item():.3f}")
