@@ -40,7 +40,8 @@ def measure(setting: Setting) -> list[Result]:
     return [
         _probe(made, setting),
         *(_decode(made, policy, setting) for policy in ('siglip{"size": 384}', _POLICY)),
-        *_whole(made, setting),
+        _beside_libraries(made, setting),
+        _beside_processor(made, setting),
     ]
 
 
@@ -103,45 +104,39 @@ def _target(data: bytes, policy: str) -> Size:
     return load(policy).plan(header.height, header.width).sizes[0]
 
 
-def _whole(made: Illustrated, setting: Setting) -> list[Result]:
-    rows, encoder = made.rows, made.encoder()
+def _beside_libraries(made: Illustrated, setting: Setting) -> Result:
+    encoder = made.encoder()
     documents = [
         (
             [text for text in row["texts"] if text is not None],
             [(image["bytes"], _target(image["bytes"], _POLICY)) for image in row["images"] if image is not None],
         )
-        for row in rows
+        for row in made.rows
     ]
-
     passes = 1 if setting.quick else _PASSES
 
     def bare() -> float:
         with ThreadPoolExecutor(CORES) as pool:
             return float(sum(pool.map(lambda document: _bare_document(encoder, *document), documents * passes)))
 
-    def ours() -> float:
-        images = 0
-        for batch in pipeline(made, passes):
-            images += len(batch.to_training().get("image_grid_thw", ()))
-        return float(images)
-
+    theirs, mine = alternate(bare, lambda: _ours(made, passes), repeats=setting.repeats)
+    assert theirs[0].work == mine[0].work, "not the same work"
     note = "bare: tokenizers, simplejpeg and torch's resize on the same documents in memory, a thread pool of two"
-    results = [
-        rates(
-            "vision pipeline, threads",
-            *alternate(bare, ours, repeats=setting.repeats),
-            unit="images/s",
-            at_least=0.9,
-            note=note,
-        )
-    ]
-    passes = 1  # the processor takes its time
-    with _processor_loader(made, rows) as loader:
-        theirs, mine = alternate(loader, ours, repeats=setting.repeats)
+    return rates("vision pipeline, threads", theirs, mine, unit="images/s", at_least=0.9, note=note)
+
+
+def _beside_processor(made: Illustrated, setting: Setting) -> Result:
+    with _processor_loader(made, made.rows) as loader:
+        theirs, mine = alternate(loader, lambda: _ours(made, 1), repeats=setting.repeats)
     assert theirs[0].work == mine[0].work, "not the same work"
     note = "bare: Pillow and `Qwen2_5_VLProcessor` document by document in a DataLoader of two workers (after their start)"
     against = rates("vision pipeline, threads", theirs, mine, unit="images/s", at_least=3.0, note=note)
-    return [*results, replace(against, cpu_ratio=None)]  # the workers' CPU time is not counted while they live
+    return replace(against, cpu_ratio=None)  # the workers' CPU time is not counted while they live
+
+
+def _ours(made: Illustrated, passes: int) -> float:
+    """To tensors, as a trainer takes them."""
+    return float(sum(len(batch.to_training().get("image_grid_thw", ())) for batch in pipeline(made, passes)))
 
 
 def pipeline(made: Illustrated, passes: int = 1) -> Pipeline:

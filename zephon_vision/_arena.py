@@ -78,5 +78,5 @@ class Pool:
         with self._lock:
             self._free.append((now, memory))
             self.kept += len(memory)
-            while self.kept > self._most or self._free[0][0] < now - self._idle:
+            while self._free and (self.kept > self._most or self._free[0][0] < now - self._idle):
                 self.kept -= len(self._free.pop(0)[1])

@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,9 @@ class Picture:
     close: int = 0
     early: bool = False
     """Whether the header alone is enough to refuse it."""
+
+
+GOLDEN = Path(__file__).with_name("golden")
 
 
 def scene(height: int = HEIGHT, width: int = WIDTH, *, seed: int = 0) -> Array:
@@ -292,6 +296,10 @@ def _jpegs() -> Iterator[Picture]:
     cmyk = Image.fromarray(rgb).convert("CMYK")
     for name, options in {"cmyk": {}, "cmyk progressive": {"progressive": True}}.items():
         yield Picture(f"jpeg {name}", save(cmyk, "JPEG", quality=100, subsampling=0, **options), rgb, 8)
+    yield Picture("jpeg ycck", _ycck(rgb), rgb, 8)
+    for path in sorted(GOLDEN.glob("arithmetic*.jpg")):
+        # by `cjpeg -arithmetic [-progressive] -quality 90` of libjpeg-turbo 2.1.5, from `scene()`
+        yield Picture(f"jpeg {path.stem}", path.read_bytes(), by_pillow(path.read_bytes()))
     pure = save(Image.new("CMYK", (WIDTH, HEIGHT), (255, 0, 0, 0)), "JPEG")
     yield Picture("jpeg pure cyan", pure, np.tile(np.array([0, 255, 255], np.uint8), (HEIGHT, WIDTH, 1)), 2)
     plain = by_pillow(jpeg(rgb))
@@ -315,6 +323,19 @@ def _jpegs() -> Iterator[Picture]:
     yield Picture("jpeg turned by XMP", with_segment(base, 0xE1, xmp), upright(plain, 3))
     yield Picture("jpeg XMP against exif", with_segment(with_segment(base, 0xE1, xmp), 0xE1, big), upright(plain, 8))
     yield from _bad_jpegs(rgb)
+
+
+def _ycck(rgb: Array) -> bytes:
+    """As Photoshop writes it: luma and chroma of the negative, black inverted, and an Adobe segment that says so."""
+    negative = np.array(Image.fromarray(255 - rgb).convert("YCbCr"))
+    stored = np.concatenate([negative, np.full((*rgb.shape[:2], 1), 255, np.uint8)], axis=2)
+    # Pillow inverts what it writes, and says that nothing was transformed
+    data = save(
+        Image.frombytes("CMYK", (rgb.shape[1], rgb.shape[0]), (255 - stored).tobytes()), "JPEG", quality=100, subsampling=0
+    )
+    flag = data.index(b"Adobe") + 11
+    assert data[flag] == 0
+    return data[:flag] + b"\x02" + data[flag + 1 :]
 
 
 def _bad_jpegs(rgb: Array) -> Iterator[Picture]:

@@ -144,6 +144,26 @@ def test_bombs_are_refused_in_little_memory(
     assert int(cost.split()[0]) < 50
 
 
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_no_file_crashes_a_process_or_takes_its_memory(tricky_pictures: list[Picture], tmp_path: Path, decoder: str) -> None:
+    """All that is known to break decoders, in one process of little memory, with the verdict that each file should have."""
+    (tmp_path / "good").write_bytes(jpeg(scene()))
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number, picture in enumerate(tricky_pictures):
+        (folder / f"{number:04}").write_bytes(picture.data)
+    job = [sys.executable, "-X", "faulthandler", str(Path(__file__).with_name("decode_job.py"))]
+    done = subprocess.run(
+        [*job, str(folder), str(tmp_path / "good"), decoder, "256"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    *verdicts, cost = done.stdout.splitlines()
+    for picture, verdict in zip(tricky_pictures, verdicts, strict=True):
+        expected = "refused" if picture.rgb is None else f"shape {picture.rgb.shape}"
+        assert verdict.startswith(expected), (picture.name, verdict)
+    assert int(cost.split()[0]) < 200
+
+
 def test_a_decoder_that_gets_no_memory_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(jpeg(np.zeros((9000, 9000, 3), np.uint8)))
     (tmp_path / "good").write_bytes(jpeg(scene()))

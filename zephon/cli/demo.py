@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from zephon.batch import Batch, global_sha256
 from zephon.dataset import Dataset
@@ -30,6 +30,8 @@ RESUMES = (4, 8, 2)
 SHARES = {"code": 0.5, "docs": 0.5}
 
 Advance = Callable[[int], None]
+Make = Callable[[int, int], Pipeline]
+"""Makes the pipeline of a rank, of so many."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,17 @@ class Measured:
     padding: int = 0
     seconds: float = 0.0
 
+    def count(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches; whoever wants to know more of them counts as they pass."""
+        return batches
+
     @property
     def rolled_up(self) -> str:
         """One SHA-256 over those of all steps."""
         return hashlib.sha256("".join(self.hashes).encode()).hexdigest()
+
+
+M = TypeVar("M", bound=Measured)
 
 
 def run_demo(*, folder: str | None, megabytes: float | None, quick: bool) -> int:
@@ -72,8 +81,14 @@ def run_demo(*, folder: str | None, megabytes: float | None, quick: bool) -> int
         tokenizer = _make_data(place, size, size.megabytes if megabytes is None else megabytes)
         source = make_source(place, size)
         with _progress(size.steps * (len(WORLDS) + 1)) as advance:
-            runs = [run_world(source, tokenizer, size, [world], advance) for world in WORLDS]
-            runs.append(run_world(source, tokenizer, size, RESUMES, advance))
+
+            def make(rank: int, world: int) -> Pipeline:
+                return make_pipeline(source, tokenizer, size, rank=rank, world=world)
+
+            runs = [
+                run_world(make, Measured(label(worlds)), lanes=LANES, steps=size.steps, worlds=worlds, advance=advance)
+                for worlds in (*([world] for world in WORLDS), RESUMES)
+            ]
     _show(runs, source, time.monotonic() - began)
     return 0 if len({tuple(run.hashes) for run in runs}) == 1 else 1
 
@@ -124,29 +139,37 @@ def make_pipeline(source: StaticMixtureWorkSource, tokenizer: Path, size: Size, 
     )
 
 
-def run_world(
-    source: StaticMixtureWorkSource, tokenizer: Path, size: Size, worlds: Sequence[int], advance: Advance
-) -> Measured:
-    """All steps on `worlds[0]` ranks; with several, a part on each, with a checkpoint and a restore on new pipelines in between."""
-    made = Measured(" → ".join(map(str, worlds)))
+def run_world(make: Make, made: M, *, lanes: int, steps: int, worlds: Sequence[int], advance: Advance) -> M:
+    """All steps on `worlds[0]` ranks; with several, a part on each, with a checkpoint and a restore on new pipelines in between.
+
+    Args:
+        make: makes the pipeline of a rank, of so many.
+        made: is filled with what the run gives.
+    """
     state: dict[str, Any] | None = None
     began = time.monotonic()
     for number, world in enumerate(worlds, 1):
-        stop = size.steps * number // len(worlds)
-        ranks = [make_pipeline(source, tokenizer, size, rank=rank, world=world) for rank in range(world)]
+        stop = steps * number // len(worlds)
+        ranks = [make(rank, world) for rank in range(world)]
         if state is not None:
             for pipeline in ranks:
                 pipeline.restore(state)
         with contextlib.ExitStack() as stack:
             threads = stack.enter_context(ThreadPoolExecutor(world, thread_name_prefix="demo-rank"))
-            batches = [stack.enter_context(contextlib.closing(iter(pipeline))) for pipeline in ranks]  # type: ignore[type-var]
+            running = [stack.enter_context(contextlib.closing(iter(pipeline))) for pipeline in ranks]  # type: ignore[type-var]
+            batches = [made.count(iterator) for iterator in running]
             while len(made.hashes) < stop:
-                _take_step(threads, batches, LANES // world, made)
+                _take_step(threads, batches, lanes // world, made)
                 advance(1)
             # through JSON, as a trainer would store it; each rank states only its own lanes
             state = json.loads(json.dumps(merge_states(pipeline.checkpoint() for pipeline in ranks)))
     made.seconds = time.monotonic() - began
     return made
+
+
+def label(worlds: Sequence[int]) -> str:
+    """The ranks of a run."""
+    return " → ".join(map(str, worlds))
 
 
 def _take_step(threads: ThreadPoolExecutor, ranks: Sequence[Iterator[Batch]], per_rank: int, made: Measured) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,8 @@ import numpy as np
 
 from zephon import groups
 from zephon.batch import Batch
-from zephon.cli.demo import Advance, Measured, _peak_bytes, _progress, _take_step, _words
+from zephon.cli.demo import Measured, _peak_bytes, _progress, _words, label, run_world
 from zephon.dataset import Dataset
-from zephon.engine.state import merge_states
 from zephon.errors import PluginError
 from zephon.pipeline import Pipeline
 from zephon.plan.source import StaticMixtureWorkSource
@@ -102,7 +99,14 @@ def run_demo_vlm(*, folder: str | None, manuals: str | None, quick: bool) -> int
         tokenizer = make_data(place, size, manuals)
         source = make_source(place, size)
         with _progress(size.steps * (len(WORLDS) + 1)) as advance:
-            runs = [run_world(source, tokenizer, size, worlds, advance) for worlds in (*([w] for w in WORLDS), RESUMES)]
+
+            def make(rank: int, world: int) -> Pipeline:
+                return make_pipeline(source, tokenizer, size, rank=rank, world=world)
+
+            runs = [
+                run_world(make, Seen(label(worlds)), lanes=LANES, steps=size.steps, worlds=worlds, advance=advance)
+                for worlds in (*([world] for world in WORLDS), RESUMES)
+            ]
         _show(runs, time.monotonic() - began)
         if folder:
             from zephon.cli.preview import preview
@@ -169,28 +173,6 @@ def make_pipeline(source: StaticMixtureWorkSource, tokenizer: Path, size: Size, 
         .options(lanes=LANES, dp_rank=rank, dp_size=world, max_steps=size.steps, max_bytes=(512 << 20) // world)
         .options(runner="threads" if world == 1 else "inline")
     )
-
-
-def run_world(source: StaticMixtureWorkSource, tokenizer: Path, size: Size, worlds: Sequence[int], advance: Advance) -> Seen:
-    """All steps on `worlds[0]` ranks; with several, a part on each, with a checkpoint and a restore on new pipelines in between."""
-    made = Seen(" → ".join(map(str, worlds)))
-    state: dict[str, Any] | None = None
-    began = time.monotonic()
-    for number, world in enumerate(worlds, 1):
-        ranks = [make_pipeline(source, tokenizer, size, rank=rank, world=world) for rank in range(world)]
-        if state is not None:
-            for pipeline in ranks:
-                pipeline.restore(state)
-        with contextlib.ExitStack() as stack:
-            threads = stack.enter_context(ThreadPoolExecutor(world, thread_name_prefix="demo-rank"))
-            running = [stack.enter_context(contextlib.closing(iter(pipeline))) for pipeline in ranks]  # type: ignore[type-var]
-            batches = [made.count(iterator) for iterator in running]
-            while len(made.hashes) < size.steps * number // len(worlds):
-                _take_step(threads, batches, LANES // world, made)
-                advance(1)
-            state = json.loads(json.dumps(merge_states(pipeline.checkpoint() for pipeline in ranks)))
-    made.seconds = time.monotonic() - began
-    return made
 
 
 def _lists(batch: Batch, name: str) -> list[list[Any]]:

@@ -154,6 +154,7 @@ class Pump:
                 lane.dirty = False
                 lane.advance()
                 moved = True
+        self.peak_bytes = max(self.peak_bytes, self._load.nbytes)
         return self.deliver() or self._feed() or moved
 
     def deliver(self) -> bool:
@@ -177,7 +178,6 @@ class Pump:
     def _feed(self) -> bool:
         moved = False
         while not self.finished:
-            self.peak_bytes = max(self.peak_bytes, self._load.nbytes)
             needed = self._needed()
             if needed is not None and needed.can_submit and not needed.outstanding:
                 # the lane that the next batch waits for always gets on, else a full budget would be a deadlock

@@ -90,8 +90,7 @@ class Gemma4(Policy):
     Blocks are uint8[n, 3·patch_size²], a patch each, columns (y, x, channel), row by row and not padded; `pixel_values` pads with zeros,
     as `image_position_ids` says. No mean and deviation: values are between 0 and 1.
 
-    Written after the description of `transformers` 5; no released version that the tests run with has this model, so it is not
-    compared with the model's own processor.
+    As the processor of `transformers` 5.24 has it.
     """
 
     name = "gemma4"

@@ -80,7 +80,7 @@ class Mistral(Pixtral):
     """The same models through Mistral's own library (`mistral-common`): sizes are rounded to the nearest pixel, not down.
 
     Sizes and tokens are that library's. Pixels are not: it resizes in floating point, without antialiasing, and keeps values outside
-    of 0–255, which bytes can't hold. They are those of `pixtral` at this size, antialiased.
+    of 0–255, which bytes can't hold. They are those of `pixtral` at this size, antialiased: 51 to 57 dB from that library's on photographs.
     """
 
     name = "mistral"

@@ -19,7 +19,7 @@ MB = 1 << 20
 @cache
 def documents() -> list[dict[str, Any]]:
     photos = [jpeg(photo[:392, :392], quality=75) for photo in (data.astronaut(), data.coffee(), data.rocket())]
-    return [{"texts": [f"page {n}", None], "images": [None, {"bytes": photos[n % 3], "path": None}]} for n in range(48)]
+    return [{"texts": [f"page {n}", None], "images": [None, {"bytes": photos[n % 3], "path": None}]} for n in range(96)]
 
 
 def run(first: bool, runner: str, max_bytes: int) -> tuple[list[str], int]:
@@ -41,12 +41,12 @@ def test_what_waits_is_an_eighth_of_what_decoding_first_makes_wait() -> None:
     late, held = run(False, "inline", MB)
     first, pixels = run(True, "inline", MB)
     assert late == first
-    assert len(late) == 48
+    assert len(late) == 96
     assert held <= pixels / 8
 
 
 @pytest.mark.parametrize("runner", ["inline", "threads"])
 def test_a_window_that_is_decided_at_once_is_built_as_the_budget_allows(runner: str) -> None:
-    """48 sequences of 0.46 MB of pixels each, all decided at the flush."""
+    """96 sequences of 0.46 MB of pixels each, all decided at the flush."""
     _, held = run(False, runner, 4 * MB)
     assert held < 6 * MB

@@ -15,7 +15,7 @@ from vision.policies.kit import FloatTorchResize, PilResize, TorchResize, photo,
 from zephon_vision.policies.base import Policy, Resize
 from zephon_vision.policies.blocks import from_patches, patches
 from zephon_vision.policies.clip import Clip, Siglip, Siglip2
-from zephon_vision.policies.gemma import Gemma3, Gemma4
+from zephon_vision.policies.gemma import Gemma3
 from zephon_vision.policies.idefics import Idefics3, SmolVLM
 from zephon_vision.policies.internvl import InternVL
 from zephon_vision.policies.llama4 import Llama4
@@ -151,25 +151,6 @@ def test_onevision_counts_images_sample_by_sample() -> None:
     assert policy.fields([one, *two, *three, one, one])["batch_num_images"].tolist() == [1, 2, 3, 1, 1]
     assert policy.fields([*two, *two])["batch_num_images"].tolist() == [2, 2]
     assert policy.fields([])["batch_num_images"].tolist() == []
-
-
-def test_gemma4_by_its_description() -> None:
-    """There is no processor to compare with: bytes divided by 255, patches (y, x, channel), positions (x, y)."""
-    policy = Gemma4(max_soft_tokens=70)
-    image = photo(300, 200)
-    plan = policy.plan(300, 200)
-    blocks = policy.render(image, plan, TorchResize())
-    values = policy.pixel_values([blocks], [plan])[0]
-    assert values.shape == (630, 768)
-    sized = TorchResize()(image, plan.sizes[0], "bicubic")
-    positions = policy.fields([plan])["image_position_ids"][0]
-    for row in (0, 1, plan.grid[2], plan.blocks - 1):
-        x, y = positions[row]
-        patch = sized[y * 16 : y * 16 + 16, x * 16 : x * 16 + 16]
-        np.testing.assert_allclose(values[row], patch.reshape(-1) / 255, rtol=1e-6)
-    assert (values[plan.blocks :] == 0).all()
-    assert (positions[plan.blocks :] == -1).all()
-    assert (positions[: plan.blocks] >= 0).all()
 
 
 def test_every_byte_becomes_what_torch_makes_of_it() -> None:
