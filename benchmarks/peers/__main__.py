@@ -94,12 +94,21 @@ def _report(given: argparse.Namespace, wanted: dict[str, Case]) -> int:
     runs = _load(given.json)
     text = report.markdown({name: case for name, case in wanted.items() if name in runs}, runs)
     given.json.with_suffix(".md").write_text(text + "\n")
+    if given.readme:
+        _update_readme(text)
     print(text)
     if given.charts:
         from benchmarks.peers import charts
 
         charts.draw(given.json.parent, {n: c for n, c in wanted.items() if n in runs}, runs)
     return 0
+
+
+def _update_readme(text: str) -> None:
+    path, begin, end = HERE.parent / "README.md", "<!-- peers: begin -->", "<!-- peers: end -->"
+    before, _, rest = path.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def _asked(peer: str, given: argparse.Namespace) -> bool:
@@ -127,6 +136,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--prepare", action="store_true", help="make environments and data, measure nothing")
     parser.add_argument("--report", action="store_true", help="table and charts of the JSON, measure nothing")
+    parser.add_argument("--readme", action="store_true", help="put the table into benchmarks/README.md")
     parser.add_argument("--charts", action="store_true", help="PNG charts beside the JSON")
     return parser.parse_args()
 
