@@ -49,9 +49,9 @@ def main() -> int:
 def _measure(case: Case, given: argparse.Namespace, made: data.Made, places: environments.Environments) -> None:
     """All entries in turns, again and again; each run is added to the JSON at once, so that a stop loses nothing."""
     longest = 0.5 if given.quick else case.seconds if given.seconds is None else given.seconds
+    longest = min(longest, case.seconds)
     asked = {
         "data": str(made.folder),
-        "seconds": min(longest, case.seconds),
         "tokenizer": str(made.tokenizer),
         "more": case.more,
     }
@@ -67,7 +67,9 @@ def _measure(case: Case, given: argparse.Namespace, made: data.Made, places: env
             if len(_load(given.json).get(case.name, {}).get(key, ())) > turn:
                 continue
             workers = int(entry.variant.rpartition(" w")[2]) if case.workers else CORES
-            got = run(entry, case.name, places, asked | {"workers": workers}, limit_s=given.limit)
+            got = run(
+                entry, case.name, places, asked | {"workers": workers, "seconds": longest * entry.longer}, limit_s=given.limit
+            )
             if "ids" in got:
                 got |= report.check(got.pop("ids"), made.folder / "documents.npy", made.tokenizer)
             got |= {"at": time.time(), "vocabulary": made.vocabulary}
