@@ -7,10 +7,28 @@ from typing import Any, Literal
 
 from benchmarks.peers.runs import Entry
 
-Measure = Literal["rate", "cpu_rate", "first_batch_s", "import_s", "peak_pss_mb", "restore_s", "state_bytes"]
+Measure = Literal[
+    "rate",
+    "cpu_rate",
+    "first_batch_s",
+    "import_s",
+    "peak_pss_mb",
+    "restore_s",
+    "state_bytes",
+    "first_batch_cpu_s",
+    "import_cpu_s",
+]
 """Work per second, per CPU second (children included), or a cost."""
 
-COSTS: tuple[Measure, ...] = ("first_batch_s", "import_s", "peak_pss_mb", "restore_s", "state_bytes")
+COSTS: tuple[Measure, ...] = (
+    "first_batch_s",
+    "import_s",
+    "peak_pss_mb",
+    "restore_s",
+    "state_bytes",
+    "first_batch_cpu_s",
+    "import_cpu_s",
+)
 OURS = "ours"
 PEERS = {
     "ours": ("Zephon, this tree", "ours"),
