@@ -156,7 +156,7 @@ B2 = Case(
     ),
     (("datasets", "no packing, and its images decode one by one as in WebDataset"),),
     {"images": ("parquet", "arrow", "litdata", "mds", "webdataset", "arrayrecord")},
-    seconds=3.0,
+    seconds=6.0,
 )
 _TEXT = {"text": ("parquet", "litdata", "mds", "webdataset", "arrayrecord", "arrow")}
 B3 = Case(
