@@ -179,6 +179,8 @@ def settle() -> None:
     """Two cores, and libraries that know it. Before any library starts a pool of threads."""
     with suppress(AttributeError, OSError):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    # an interpreter that may not keep compiled modules compiles torch anew in every fresh process: seconds that no user has
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ.update({"RAYON_NUM_THREADS": str(CORES), "OMP_NUM_THREADS": str(CORES)})
 
 

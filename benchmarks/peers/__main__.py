@@ -49,9 +49,9 @@ def main() -> int:
 def _measure(case: Case, given: argparse.Namespace, made: data.Made, places: environments.Environments) -> None:
     """All entries in turns, again and again; each run is added to the JSON at once, so that a stop loses nothing."""
     longest = 0.5 if given.quick else case.seconds if given.seconds is None else given.seconds
+    longest = min(longest, case.seconds)
     asked = {
         "data": str(made.folder),
-        "seconds": min(longest, case.seconds),
         "tokenizer": str(made.tokenizer),
         "more": case.more,
     }
@@ -67,7 +67,9 @@ def _measure(case: Case, given: argparse.Namespace, made: data.Made, places: env
             if len(_load(given.json).get(case.name, {}).get(key, ())) > turn:
                 continue
             workers = int(entry.variant.rpartition(" w")[2]) if case.workers else CORES
-            got = run(entry, case.name, places, asked | {"workers": workers}, limit_s=given.limit)
+            got = run(
+                entry, case.name, places, asked | {"workers": workers, "seconds": longest * entry.longer}, limit_s=given.limit
+            )
             if "ids" in got:
                 got |= report.check(got.pop("ids"), made.folder / "documents.npy", made.tokenizer)
             got |= {"at": time.time(), "vocabulary": made.vocabulary}
@@ -94,12 +96,21 @@ def _report(given: argparse.Namespace, wanted: dict[str, Case]) -> int:
     runs = _load(given.json)
     text = report.markdown({name: case for name, case in wanted.items() if name in runs}, runs)
     given.json.with_suffix(".md").write_text(text + "\n")
+    if given.readme:
+        _update_readme(text)
     print(text)
     if given.charts:
         from benchmarks.peers import charts
 
         charts.draw(given.json.parent, {n: c for n, c in wanted.items() if n in runs}, runs)
     return 0
+
+
+def _update_readme(text: str) -> None:
+    path, begin, end = HERE.parent / "README.md", "<!-- peers: begin -->", "<!-- peers: end -->"
+    before, _, rest = path.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def _asked(peer: str, given: argparse.Namespace) -> bool:
@@ -127,6 +138,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--prepare", action="store_true", help="make environments and data, measure nothing")
     parser.add_argument("--report", action="store_true", help="table and charts of the JSON, measure nothing")
+    parser.add_argument("--readme", action="store_true", help="put the table into benchmarks/README.md")
     parser.add_argument("--charts", action="store_true", help="PNG charts beside the JSON")
     return parser.parse_args()
 

@@ -24,7 +24,11 @@ class Environments:
 
     def variables(self, group: str) -> dict[str, str]:
         """The environment of a process: ours sees this tree, a peer sees nothing of it."""
-        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+        kept = {
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV")
+        }
         kept |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
         return kept | ({"PYTHONPATH": str(HERE.parent.parent)} if group == OURS else {})
 

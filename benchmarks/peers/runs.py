@@ -32,6 +32,8 @@ class Entry:
     """The environment."""
     setting: str
     """What the table says of it."""
+    longer: float = 1
+    """So many times the case's window: for a flow that comes in bursts of seconds."""
 
 
 def run(entry: Entry, case: str, environments: Environments, asked: dict[str, Any], *, limit_s: float) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,9 @@ def arrow(source: str, target: str) -> None:
     """Arrow files by Hugging Face datasets."""
     from datasets import Dataset
 
-    Dataset.from_parquet([str(p) for p in sorted(Path(source).glob("*.parquet"))], cache_dir=target + ".cache").save_to_disk(
-        target
-    )
+    with tempfile.TemporaryDirectory(prefix="zephon-peer-") as cache:
+        files = [str(p) for p in sorted(Path(source).glob("*.parquet"))]
+        Dataset.from_parquet(files, cache_dir=cache).save_to_disk(target)
 
 
 def litdata(source: str, target: str) -> None:

@@ -63,7 +63,7 @@ def test_a_failed_run_is_no_number_and_a_peer_that_only_fails_is_said_so() -> No
 def test_a_goal_that_is_missed_is_a_loud_no() -> None:
     case = replace(CASE, goals=(Goal("grain", 3, "rate"),))
     text = report.markdown({"B0": case}, {"B0": {"ours|a": runs_of((10, 1)), "grain|x": runs_of((5, 1))}})
-    assert "| B0 | Grain | throughput | 2 (2–2) | ≥ 3 | **no** | a / x |" in text
+    assert "| B0 | Grain | throughput | 2 (2–2) | 2 | ≥ 3 | **no** | a / x |" in text
 
 
 def test_medians_ranges_and_a_busy_machine_stand_in_the_table() -> None:

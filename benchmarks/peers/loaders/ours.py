@@ -85,8 +85,9 @@ def vision(given: Given) -> Loader:
     )
     if given.more.get("shuffle"):
         pipeline = pipeline.shuffle(buffer_size=given.more["shuffle"])
+    lanes = 1 if given.more.get("shuffle") else 2  # each lane has a buffer, and the peers have one
     options = {"scaled_decode": "gap2"} if "scaled" in given.variant else {}
-    pipeline = pipeline.decode_images(**options).batch(tools.ROWS).options(lanes=2, prefetch_batches=4, **_runner(given))
+    pipeline = pipeline.decode_images(**options).batch(tools.ROWS).options(lanes=lanes, prefetch_batches=4, **_runner(given))
     kind = "float32" if "float" in given.variant else None  # None: bytes, as decoded
     return Loader(iter(pipeline), lambda batch: float(len(batch.to_training(pixel_dtype=kind)["pixel_values"])))
 
