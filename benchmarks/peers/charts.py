@@ -58,8 +58,8 @@ def _bars(path: Path, case: Case, runs: Runs) -> Path:
         axes.barh(at, middle, color=colour)
         axes.plot([min(numbers), max(numbers)], [at, at], color="black", linewidth=1)
         axes.text(middle, at, f" {middle:,.3g}" if middle < 1000 else f" {middle:,.0f}", va="center", fontsize=8)
-    axes.set_yticks(range(len(found)), [f"{PEERS[e.peer][0]}: {e.setting.replace('`', '')}" for _, _, e in found], fontsize=8)
-    axes.set_title(f"{case.name}: {case.title}", fontsize=10, loc="left")
+    axes.set_yticks(range(len(found)), [f"{PEERS[e.peer][0]}: {e.setting}".replace("`", "") for _, _, e in found], fontsize=8)
+    figure.suptitle(f"{case.name}: {case.title}", fontsize=10)
     axes.set_xlabel(case.unit + (", less is better" if case.less_is_better else ""))
     axes.margins(x=0.12)
     return _save(figure, path)
@@ -76,7 +76,7 @@ def _scaling(path: Path, case: Case, runs: Runs) -> Path:
     for (peer, words), points in lines.items():
         xs, ys = zip(*sorted(points), strict=True)
         axes.plot(xs, ys, marker="o", label=f"{PEERS[peer][0]}: {words}", linewidth=2.5 if peer == OURS else 1.2)
-    axes.set_title(f"{case.name}: {case.title}", fontsize=10, loc="left")
+    figure.suptitle(f"{case.name}: {case.title}", fontsize=10)
     axes.set_xlabel("workers")
     axes.set_ylabel(case.unit)
     axes.set_ylim(bottom=0)
@@ -97,7 +97,7 @@ def _lines(path: Path, case: Case, runs: Runs) -> Path:
     for peer, (_, line, variant) in best.items():
         xs, ys = zip(*line, strict=True)
         axes.plot(xs, ys, label=f"{PEERS[peer][0]}: {variant}", linewidth=2.5 if peer == OURS else 1.2)
-    axes.set_title(f"{case.name}: work that had come, by time", fontsize=10, loc="left")
+    figure.suptitle(f"{case.name}: work that had come, by time", fontsize=10)
     axes.set_xlabel("seconds after the first batch")
     axes.set_ylabel(case.unit.partition("/")[0])
     axes.legend(fontsize=8, frameon=False)

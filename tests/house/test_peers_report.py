@@ -66,6 +66,13 @@ def test_a_goal_that_is_missed_is_a_loud_no() -> None:
     assert "| B0 | Grain | throughput | 2 (2–2) | 2 | ≥ 3 | **no** | a / x |" in text
 
 
+def test_where_others_used_the_machine_a_goal_is_judged_in_cpu_time() -> None:
+    case = replace(CASE, goals=(Goal("grain", 3, "rate"),))
+    busy = [{"work": 10, "wall_s": 2.0, "cpu_s": 0.5, "elsewhere": 1.0}]
+    text = report.markdown({"B0": case}, {"B0": {"ours|a": busy, "grain|x": runs_of((5, 1))}})
+    assert "| B0 | Grain | throughput | 1 (1–1) | 2 | ≥ 3 | **no** (CPU) | a / x |" in text
+
+
 def test_medians_ranges_and_a_busy_machine_stand_in_the_table() -> None:
     runs = {"ours|a": runs_of((10, 1), (30, 1), (20, 1), peak_rss_mb=7.0, peak_pss_mb=5.0)}
     assert "| 20 (10–30) | 40 |" in report.markdown({"B0": CASE}, {"B0": runs})
