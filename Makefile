@@ -6,7 +6,9 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 PYTEST = $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 # these load libraries that start threads of their own, after which a fork (as torch's DataLoader makes) is not safe: apart from the others
-FOREIGN = tests/cli/ tests/cluster/ tests/dataset/ tests/formats/ tests/storage/ tests/stores/ tests/vision/
+FOREIGN = tests/cli/ tests/dataset/ tests/formats/ tests/storage/ tests/stores/ tests/vision/
+# and Ray's workers end, or hang, in a process that has those libraries
+CLUSTER = tests/cluster/
 
 .PHONY: demo demo-vlm test lint format bench bench-peers stub clean
 .DEFAULT_GOAL := test
@@ -18,8 +20,9 @@ demo-vlm: $(VENV)/demo-vlm.stamp
 	$(BIN)/zephon demo --vlm --dir $(VENV)/demo-vlm
 
 test: lint
-	$(PYTEST) $(filter-out $(FOREIGN) tests/__pycache__/,$(wildcard tests/*/))
+	$(PYTEST) $(filter-out $(FOREIGN) $(CLUSTER) tests/__pycache__/,$(wildcard tests/*/))
 	$(PYTEST) $(FOREIGN)
+	$(BIN)/python -m pytest $(CLUSTER)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
