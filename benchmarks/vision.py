@@ -120,7 +120,7 @@ def _beside_libraries(made: Illustrated, setting: Setting) -> Result:
             return float(sum(pool.map(lambda document: _bare_document(encoder, *document), documents * passes)))
 
     theirs, mine = alternate(bare, lambda: _ours(made, passes), repeats=setting.repeats)
-    assert theirs[0].work == mine[0].work, "not the same work"
+    _check_work(theirs[0].work, mine[0].work)
     note = "bare: tokenizers, simplejpeg and torch's resize on the same documents in memory, a thread pool of two"
     return rates("vision pipeline, threads", theirs, mine, unit="images/s", at_least=0.9, note=note)
 
@@ -128,10 +128,15 @@ def _beside_libraries(made: Illustrated, setting: Setting) -> Result:
 def _beside_processor(made: Illustrated, setting: Setting) -> Result:
     with _processor_loader(made, made.rows) as loader:
         theirs, mine = alternate(loader, lambda: _ours(made, 1), repeats=setting.repeats)
-    assert theirs[0].work == mine[0].work, "not the same work"
+    _check_work(theirs[0].work, mine[0].work)
     note = "bare: Pillow and `Qwen2_5_VLProcessor` document by document in a DataLoader of two workers (after their start)"
     against = rates("vision pipeline, threads", theirs, mine, unit="images/s", at_least=3.0, note=note)
     return replace(against, cpu_ratio=None)  # the workers' CPU time is not counted while they live
+
+
+def _check_work(theirs: float, mine: float) -> None:
+    # a long document is cut, and a piece that is an image alone trains on nothing: left out, and counted
+    assert 0.99 * theirs <= mine <= theirs, f"not the same work: {theirs:.0f} and {mine:.0f} images"
 
 
 def _ours(made: Illustrated, passes: int) -> float:

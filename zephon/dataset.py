@@ -341,7 +341,7 @@ class Dataset:
         return self._selection.row_of(unit, row)
 
     def fingerprint(self) -> dict[str, Any]:
-        """What the recipe keeps of the data: sizes, versions and row counts of shards, columns and their types, the chosen part.
+        """What the recipe keeps of the data: sizes and versions of shards, rows and bytes of their units, columns, the chosen part.
 
         Cheap: listings, footers and indices; no data is read, but for a `filter`, which planning has evaluated anyway. Plain values, a
         kilobyte or two however many shards there are. `zephon.recipe.difference` says in words how two of them differ.
@@ -352,7 +352,7 @@ class Dataset:
         for shard in shards:
             parts += [shard.path.rsplit("/", 1)[-1], shard.size, shard.etag]
         rows = np.bincount(table.shard, weights=table.rows, minlength=len(shards)).astype(np.int64)
-        parts += [int(r) for r in rows] + [int(u) for u in table.rows] + [str(self.schema)]
+        parts += [int(r) for r in rows] + [int(u) for u in table.rows] + [int(n) for n in table.nbytes] + [str(self.schema)]
         excluded = key(*[x for s, rs in sorted(self.exclude.items()) for x in (s, *rs)]) if self.exclude else None
         return {
             "name": self.name,
