@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
 
 from zephon.plugin import DataError
 from zephon_formats._csv_split import plain_field, raw_fields
 from zephon_formats._rows import Rows
 from zephon_formats._told import Told
-
-if TYPE_CHECKING:
-    import pyarrow.csv as pacsv
 
 _WIDE_INT = 1 << 53
 """A double holds every integer up to here."""
@@ -113,8 +112,6 @@ def _arrow(
     convert: pacsv.ConvertOptions,
 ) -> pa.Table:
     # one block, however long a record is; our workers are the threads
-    import pyarrow.csv as pacsv  # noqa: PLC0415 - 0.1 s that choosing a format should not cost
-
     read = pacsv.ReadOptions(column_names=list(names), use_threads=False, block_size=len(data) + 1)
     options: dict[str, Any] = {"delimiter": dialect.delimiter, "quote_char": dialect.quote or False}
     parsing = pacsv.ParseOptions(**options, newlines_in_values=True)
@@ -123,8 +120,6 @@ def _arrow(
 
 
 def _convert(dialect: Dialect, **options: Any) -> pacsv.ConvertOptions:
-    import pyarrow.csv as pacsv  # noqa: PLC0415 - 0.1 s that choosing a format should not cost
-
     return pacsv.ConvertOptions(
         null_values=list(dialect.null_values),
         strings_can_be_null=True,
@@ -250,8 +245,6 @@ def _even(rows: Rows, fields: int, dialect: Dialect) -> bytes:
 
 
 def _any(column: Any, pattern: str) -> bool:
-    import pyarrow.compute as pc  # noqa: PLC0415 - 0.1 s that choosing a format should not cost
-
     return bool(pc.any(pc.match_substring_regex(column, pattern)).as_py())
 
 
@@ -260,8 +253,6 @@ def _kind(column: Any) -> str:
     if pa.types.is_null(column.type):
         return ""
     if pa.types.is_integer(column.type):
-        import pyarrow.compute as pc  # noqa: PLC0415 - 0.1 s that choosing a format should not cost
-
         ends: Any = pc.min_max(column).as_py()
         return "wide" if max(abs(ends["min"]), abs(ends["max"])) > _WIDE_INT else "int"
     if pa.types.is_floating(column.type):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zephon.plugin import DataError, PluginError, Shard, Store
 from zephon_formats._bytes import I64, Codec, LocalFile, iter_plain, open_fd
@@ -147,8 +148,6 @@ def _save(places: Sequence[str], index: TarIndex) -> None:
     members = index.members
     names: list[Any] = members.names.to_pylist()
     text = b"".join(names)
-    import pyarrow.compute as pc  # noqa: PLC0415 - 0.1 s that choosing a format should not cost
-
     ends = np.cumsum(pc.binary_length(members.names).to_numpy(zero_copy_only=False))
     packed = np.frombuffer(text + bytes(-len(text) % 8), dtype="<i8")
     header = {
@@ -186,8 +185,6 @@ def group(members: Members, *, last_dot: bool, rename: Mapping[str, str]) -> Sam
             more than 256 extensions.
     """
     pattern = r"(?s)^(?P<key>(?:.*/)?[^/]+)\.(?P<ext>[^/.]+)$" if last_dot else r"(?s)^(?P<key>(?:.*/)?[^/.]+)\.(?P<ext>[^/]+)$"
-    import pyarrow.compute as pc  # noqa: PLC0415 - 0.1 s that choosing a format should not cost
-
     split: Any = pc.extract_regex(members.names, pattern)
     kept = np.flatnonzero(split.is_valid().to_numpy(zero_copy_only=False))
     if not len(kept):
@@ -233,8 +230,6 @@ def _columns(names: Sequence[str], rename: Mapping[str, str]) -> tuple[dict[str,
 
 def _rows(key: Any, members: Members, kept: I64) -> tuple[I64, pa.BinaryArray]:
     """The row of each member, int64[M], and the rows' keys."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - 0.1 s that choosing a format should not cost
-
     changes = pc.not_equal(key[1:], key[:-1]).to_numpy(zero_copy_only=False)
     rows = np.concatenate([[0], np.cumsum(changes)]).astype(np.int64)
     firsts = np.concatenate([[0], np.flatnonzero(changes) + 1])

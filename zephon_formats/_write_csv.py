@@ -6,6 +6,7 @@ import contextlib
 import os
 
 import pyarrow as pa
+import pyarrow.csv as pc
 
 from zephon.plugin import RecipeError
 
@@ -20,8 +21,6 @@ class CsvWriter:
                 raise RecipeError(f"column {field.name!r} ({kind}) can't be kept in CSV", hint="leave it out with columns")
         self._path, self._schema = path, schema
         self._file = open(path, "wb")  # noqa: SIM115 - closed by close() or abort()
-        import pyarrow.csv as pc  # noqa: PLC0415 - 0.1 s that choosing a format should not cost
-
         self._writer = pc.CSVWriter(
             self._file, schema, write_options=pc.WriteOptions(delimiter=delimiter, quoting_style="needed")
         )

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zephon.plugin import DataError, OpenShard, Reader, RecipeError, Shard, Store, Units, at
 from zephon_formats._bytes import I64, codec_of, iter_plain
@@ -108,8 +109,6 @@ def _text_of(rows: Rows, ends: str, bad_text: str, told: Told) -> pa.Array[Any]:
     if b"\0" not in rows.data:
         offsets: Any = rows.starts.astype(np.int32)
         raw: Any = pa.Array.from_buffers(pa.string(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(rows.data)])
-        import pyarrow.compute as pc  # noqa: PLC0415 - 0.1 s that choosing a format should not cost
-
         made = pc.ascii_rtrim(raw, characters=ends)
         try:
             made.validate(full=True)

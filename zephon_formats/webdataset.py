@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zephon.plugin import DataError, OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
 from zephon_formats._bytes import I64
@@ -314,8 +315,6 @@ def _as_text(data: pa.BinaryArray, *, lenient: bool, told: Told | None = None) -
 def _as_ints(data: pa.BinaryArray, *, lenient: bool, told: Told) -> pa.Array[Any]:  # noqa: ARG001 - a number has no replacement
     """Decimal integers, blanks around them aside."""
     try:
-        import pyarrow.compute as pc  # noqa: PLC0415 - 0.1 s that choosing a format should not cost
-
         return pc.ascii_trim_whitespace(data.cast(pa.string())).cast(pa.int64())
     except pa.ArrowInvalid:
         pass
