@@ -50,8 +50,7 @@ def _taken(columns: Sequence[ArrowArray], places: _Places) -> ArrowArray:
     kind = columns[0].type
     if not any(c.null_count for c in columns):
         if pa.types.is_struct(kind) and kind.num_fields:
-            children: Any
-            children = zip(*(c.flatten() for c in columns), strict=True)
+            children: Any = zip(*(c.flatten() for c in columns), strict=True)
             return pa.StructArray.from_arrays([_taken(child, places) for child in children], fields=list(kind))
         made = _copied(columns, places)
         if made is not None:

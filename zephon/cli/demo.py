@@ -80,15 +80,11 @@ def run_demo(*, folder: str | None, megabytes: float | None, quick: bool) -> int
         place.mkdir(parents=True, exist_ok=True)
         tokenizer = _make_data(place, size, size.megabytes if megabytes is None else megabytes)
         source = make_source(place, size)
-        with _progress(size.steps * (len(WORLDS) + 1)) as advance:
 
-            def make(rank: int, world: int) -> Pipeline:
-                return make_pipeline(source, tokenizer, size, rank=rank, world=world)
+        def make(rank: int, world: int) -> Pipeline:
+            return make_pipeline(source, tokenizer, size, rank=rank, world=world)
 
-            runs = [
-                run_world(make, Measured(label(worlds)), lanes=LANES, steps=size.steps, worlds=worlds, advance=advance)
-                for worlds in (*([world] for world in WORLDS), RESUMES)
-            ]
+        runs = run_worlds(make, Measured, lanes=LANES, steps=size.steps, chains=(*([world] for world in WORLDS), RESUMES))
     _show(runs, source, time.monotonic() - began)
     return 0 if len({tuple(run.hashes) for run in runs}) == 1 else 1
 
@@ -137,6 +133,18 @@ def make_pipeline(source: StaticMixtureWorkSource, tokenizer: Path, size: Size, 
         .options(lanes=LANES, dp_rank=rank, dp_size=world, max_steps=size.steps, max_bytes=(512 << 20) // world)
         .options(runner="threads" if world == 1 else "inline")
     )
+
+
+def run_worlds(make: Make, new: Callable[[str], M], *, lanes: int, steps: int, chains: Sequence[Sequence[int]]) -> list[M]:
+    """`run_world` over each of these numbers of ranks, with one progress bar.
+
+    Args:
+        new: makes what a run fills, from its label.
+    """
+    with _progress(steps * len(chains)) as advance:
+        return [
+            run_world(make, new(label(worlds)), lanes=lanes, steps=steps, worlds=worlds, advance=advance) for worlds in chains
+        ]
 
 
 def run_world(make: Make, made: M, *, lanes: int, steps: int, worlds: Sequence[int], advance: Advance) -> M:

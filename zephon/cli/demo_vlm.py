@@ -15,7 +15,7 @@ import numpy as np
 
 from zephon import groups
 from zephon.batch import Batch
-from zephon.cli.demo import Measured, _peak_bytes, _progress, _words, label, run_world
+from zephon.cli.demo import Measured, _peak_bytes, _words, run_worlds
 from zephon.dataset import Dataset
 from zephon.errors import PluginError
 from zephon.pipeline import Pipeline
@@ -98,15 +98,11 @@ def run_demo_vlm(*, folder: str | None, manuals: str | None, quick: bool) -> int
         place.mkdir(parents=True, exist_ok=True)
         tokenizer = make_data(place, size, manuals)
         source = make_source(place, size)
-        with _progress(size.steps * (len(WORLDS) + 1)) as advance:
 
-            def make(rank: int, world: int) -> Pipeline:
-                return make_pipeline(source, tokenizer, size, rank=rank, world=world)
+        def make(rank: int, world: int) -> Pipeline:
+            return make_pipeline(source, tokenizer, size, rank=rank, world=world)
 
-            runs = [
-                run_world(make, Seen(label(worlds)), lanes=LANES, steps=size.steps, worlds=worlds, advance=advance)
-                for worlds in (*([world] for world in WORLDS), RESUMES)
-            ]
+        runs = run_worlds(make, Seen, lanes=LANES, steps=size.steps, chains=(*([world] for world in WORLDS), RESUMES))
         _show(runs, time.monotonic() - began)
         if folder:
             from zephon.cli.preview import preview

@@ -62,16 +62,19 @@ class Pick:
     place: I64
 
 
-def collected(picks: Sequence[Pick], *, views: bool) -> pa.RecordBatch:
-    """The picked rows as one group, by their places in the chunk; each is copied once.
+def in_order(picks: Sequence[Pick]) -> tuple[I64, I64]:
+    """By place in the chunk: which pick each row is of, and its offset in that one's bundle."""
+    order = np.argsort(np.concatenate([p.place for p in picks]), kind="stable")
+    number = np.repeat(np.arange(len(picks)), [len(p.place) for p in picks])[order]
+    return number, np.concatenate([p.offset for p in picks])[order]
+
+
+def collected(bundles: Sequence[Bundle], number: I64, offset: I64, *, views: bool) -> pa.RecordBatch:
+    """Row i is row `offset[i]` of `bundles[number[i]]`; each is copied once.
 
     Args:
         views: lists may be list views of the bundle's memory, where all are of one group.
     """
-    order = np.argsort(np.concatenate([p.place for p in picks]), kind="stable")
-    number = np.repeat(np.arange(len(picks)), [len(p.place) for p in picks])[order]
-    offset = np.concatenate([p.offset for p in picks])[order]
-    bundles = [p.bundle for p in picks]
     if not any(b.spread for b in bundles):
         return _taken([(b.pieces, *b.places(offset[number == i])) for i, b in enumerate(bundles)], number, views=views)
     known = [

@@ -14,7 +14,7 @@ import xxhash
 from zephon import groups
 from zephon.arrays import to_arrow
 from zephon.dataset import Dataset
-from zephon.engine.bundles import Bundle, Pick, Spread, collected
+from zephon.engine.bundles import Bundle, Pick, Spread, collected, in_order
 from zephon.engine.exclusion import excluded_rows
 from zephon.engine.faults import Failure, Losses, Policy
 from zephon.engine.keep import Keep
@@ -112,16 +112,16 @@ class Fetcher:
 
     def _collect(self, picks: Sequence[Pick]) -> tuple[pa.RecordBatch, int]:
         """The picked rows as one group, by their places in the chunk, and their key."""
+        number, offset = in_order(picks)
+        bundles = [pick.bundle for pick in picks]
         content = 0
         if self._keys:
-            place = np.concatenate([p.place for p in picks])
-            order = np.argsort(place, kind="stable")
-            digest = xxhash.xxh3_64(np.repeat(np.arange(len(picks)), [len(p.place) for p in picks])[order].tobytes())
-            digest.update(np.concatenate([p.offset for p in picks])[order].tobytes())
-            for pick in picks:
-                digest.update(pick.bundle.content.to_bytes(8, "little"))
+            digest = xxhash.xxh3_64(number.tobytes())
+            digest.update(offset.tobytes())
+            for bundle in bundles:
+                digest.update(bundle.content.to_bytes(8, "little"))
             content = digest.intdigest()
-        return collected(picks, views=self._views), content
+        return collected(bundles, number, offset, views=self._views), content
 
     def _kept(self, bundle: Bundle, offset: I64, component: int, losses: Losses) -> I64 | None:
         """Which of the drawn rows are neither excluded nor unreadable; None: all."""
