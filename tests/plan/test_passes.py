@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zephon.keys import key
-from zephon.plan.passes import ComponentRows
+from zephon.plan.passes import ComponentRows, _sorted_in_parts
 from zephon.plan.units import UnitTable, unit_table
 
 
@@ -171,3 +171,14 @@ def test_what_a_lane_has_behind_it_is_forgotten() -> None:
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert kept < 10 * 500 * 8
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 2**64 - 1)), min_size=2, max_size=60))
+def test_rows_are_sorted_inside_their_part_whatever_ties_there_are(rows: list[tuple[bool, int, int]]) -> None:
+    """The quick sort by one number gives what a sort by two gives, also where noises are equal or differ in their last bits only."""
+    noise = np.array([low if low != 3 else high for _, low, high in rows], dtype=np.uint64)
+    borders = np.array([border for border, _, _ in rows[1:]], dtype=bool)
+    borders[0] = True
+    part = np.concatenate([[0], np.cumsum(borders)])
+
+    assert np.lexsort((noise, part)).tolist() == _sorted_in_parts(noise, borders).tolist()

@@ -195,6 +195,8 @@ class Schedule:
 
     def draws(self, start: int, stop: int) -> tuple[npt.NDArray[np.int32], I64]:
         """Components of draws [start, stop), and how often each came before (counted from draw 0)."""
+        if self.size == 1:
+            return np.full(stop - start, self.table[0], dtype=np.int32), np.arange(start, stop, dtype=np.int64)
         turn, at = np.divmod(np.arange(start, stop, dtype=np.int64), self.size)
         component = self.table[at]
         return component, turn * self.seats[component] + self.rank[at]

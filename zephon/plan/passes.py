@@ -9,14 +9,17 @@ per pass whatever the unit sizes are. Inside a stripe the rows are permuted, tho
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
-from zephon.keys import I64, hashes, key
+from zephon.keys import I64, U64, hashes, key
 from zephon.plan.units import UnitTable
 
 _KEPT = 256
-_MATRIX = 1 << 20
+_SEVERAL, _MATRIX = 2, 1 << 20
+"""How many sets of passes are kept laid out, and the most units that one of them may have: 32 MB in all."""
 
 
 class ComponentRows:
@@ -54,8 +57,10 @@ class ComponentRows:
         self._units_key = key(seed_key, "units") if shuffle_units and len(table) > 1 else None
         self._rows_key = key(seed_key, "rows") if shuffle_rows else None
         self._reshuffle = reshuffle
+        self._first_bundle = self.flat(0, np.arange(self.bundle, dtype=np.int64))
         self._orders: OrderedDict[tuple[int, int], I64] = OrderedDict()
         self._passes: OrderedDict[int, tuple[I64, I64]] = OrderedDict()
+        self._several: OrderedDict[bytes, tuple[I64, I64]] = OrderedDict()
 
     def lane_rows(self, lane: int, passes: int) -> int:
         """How many rows lane `lane` gets in the first `passes` passes; O(1)."""
@@ -69,25 +74,24 @@ class ComponentRows:
         return rows
 
     def draw(self, lane: int, index: I64) -> tuple[I64, I64]:
-        """The lane's row numbers, permuted: `(bundle, offset in it)`, int64[n] each. `bundle_flat` says what a bundle holds.
+        """The lane's row numbers, ascending, permuted: `(bundle, offset in it)`, int64[n] each. `bundle_flat` says what a bundle holds.
 
         A lane that ends before a bundle does (finite run) still gets each of its rows once, since rows of later passes sort last.
         """
         bundle, offset = np.divmod(index, self.bundle)
         if self._rows_key is None or not len(bundle):
             return bundle, offset
-        first, last = int(bundle.min()), int(bundle.max())
+        first, last = int(bundle[0]), int(bundle[-1])
         if first == last:
             return bundle, self._order(lane, first)[offset]
-        out = np.empty_like(offset)
-        for number in np.unique(bundle).tolist():
-            here = bundle == number
-            out[here] = self._order(lane, number)[offset[here]]
-        return bundle, out
+        cuts = np.searchsorted(bundle, np.arange(first, last + 2)).tolist()
+        parts = [self._order(lane, first + i)[offset[low:high]] for i, (low, high) in enumerate(pairwise(cuts)) if low < high]
+        return bundle, np.concatenate(parts)
 
     def bundle_flat(self, lane: int, bundle: int) -> I64:
         """The flat rows of one bundle, ascending; int64[B]."""
-        return self.flat(lane, np.arange(bundle * self.bundle, (bundle + 1) * self.bundle, dtype=np.int64))
+        turns = bundle * (self.bundle // self.stripe)
+        return self._first_bundle + (turns * self.lanes + lane) * self.stripe
 
     def _order(self, lane: int, bundle: int) -> I64:
         cached = self._orders.get((lane, bundle))
@@ -97,13 +101,14 @@ class ComponentRows:
         assert self._rows_key is not None
         pass_index = flat // self.total_rows
         noise = hashes(self._rows_key, flat if self._reshuffle else flat % self.total_rows)
-        stripe = np.arange(len(flat), dtype=np.int64) // self.stripe
         if pass_index[0] == pass_index[-1]:
             # one pass: every stripe by itself, as the rows of a matrix
             order = np.argsort(noise.reshape(-1, self.stripe), axis=1, kind="stable")
             order = (order + np.arange(0, len(flat), self.stripe)[:, None]).ravel()
         else:
-            order = np.lexsort((noise, pass_index, stripe))
+            borders = np.diff(pass_index) > 0
+            borders[self.stripe - 1 :: self.stripe] = True
+            order = _sorted_in_parts(noise, borders)
         self._orders[(lane, bundle)] = order
         self._orders.pop(
             (lane, bundle - 2), None
@@ -115,13 +120,13 @@ class ComponentRows:
     def resolve(self, flat: I64) -> tuple[I64, I64, I64]:
         """Where flat rows are: `(pass_index, unit, row in the unit)`, int64[n] each; ascending input is quickest."""
         pass_index, position = np.divmod(flat, self.total_rows)
-        unit = np.empty_like(flat)
-        row = np.empty_like(flat)
-        if len(self.table) == 1:
+        if len(self.table) == 1 or not len(flat):
             return pass_index, np.zeros_like(flat), position
-        passes = np.unique(pass_index)
+        passes = _distinct(pass_index)
         if len(passes) > 1 and len(passes) * len(self.table) <= _MATRIX:
             return pass_index, *self._resolve_many(pass_index, position, passes)
+        unit = np.empty_like(flat)
+        row = np.empty_like(flat)
         for number in passes.tolist():
             order, ends = self._pass_order(number)
             here = pass_index == number
@@ -132,12 +137,22 @@ class ComponentRows:
 
     def _resolve_many(self, pass_index: I64, position: I64, passes: I64) -> tuple[I64, I64]:
         """The same for many passes over few units at once: all their orders as one matrix, laid end to end for one search."""
-        orders = self._unit_orders(passes)
-        lengths = self.table.rows[orders]
-        ends = (np.cumsum(lengths, axis=1) + np.arange(len(passes))[:, None] * self.total_rows).ravel()
+        units, starts = self._laid_out(passes)
         place = np.searchsorted(passes, pass_index) * self.total_rows + position
-        slot = np.searchsorted(ends, place, side="right")
-        return orders.ravel()[slot], place - (ends[slot] - lengths.ravel()[slot])
+        slot = np.searchsorted(starts, place, side="right") - 1
+        return units[slot], place - starts[slot]
+
+    def _laid_out(self, passes: I64) -> tuple[I64, I64]:
+        """The units of these passes end to end, and where each begins; the lanes of a rank ask for the same passes one after another."""
+        cached = self._several.get(passes.tobytes())
+        if cached is None:
+            orders = self._unit_orders(passes)
+            lengths = self.table.rows[orders]
+            starts = np.cumsum(lengths, axis=1) - lengths + np.arange(len(passes))[:, None] * self.total_rows
+            cached = self._several[passes.tobytes()] = orders.ravel(), starts.ravel()
+            if len(self._several) > _SEVERAL:
+                self._several.popitem(last=False)
+        return cached
 
     def _unit_orders(self, passes: I64) -> I64:
         """int64[P, U]: the order of the units in each of these passes, by the hashes of (pass, unit)."""
@@ -159,3 +174,21 @@ class ComponentRows:
         if len(self._passes) > 4:
             self._passes.popitem(last=False)
         return made
+
+
+def _distinct(values: I64) -> I64:
+    """The distinct values, ascending; quick where they lie close together, as bundles and passes do."""
+    first = int(values.min())
+    spread = int(values.max()) - first
+    return np.flatnonzero(np.bincount(values - first)) + first if spread < len(values) else np.unique(values)
+
+
+def _sorted_in_parts(noise: U64, borders: npt.NDArray[np.bool_]) -> I64:
+    """The order that sorts each part by itself, ties as they come; `borders[i]`: row i + 1 begins a part. int64[n]"""
+    part = np.concatenate([np.zeros(1, np.uint64), np.cumsum(borders, dtype=np.uint64)])
+    bits = np.uint64(int(part[-1]).bit_length())
+    # part and the upper bits of the noise in one number: one quick sort instead of two. Where that makes two rows equal, both count whole
+    keys = (part << (np.uint64(64) - bits)) | (noise >> bits)
+    order = np.argsort(keys, kind="stable")
+    put = keys[order]
+    return order if bool((put[1:] > put[:-1]).all()) else np.lexsort((noise, part))

@@ -41,6 +41,13 @@ class Segment:
     offset: int
     base: I64
 
+    def draws(self, low: int, high: int) -> tuple[npt.NDArray[np.int32], I64]:
+        """Draws [low, high) of the lane: the component of each, and the lane's row number in it."""
+        shift = self.offset - self.start
+        component, count = self.schedule.draws(low + shift, high + shift)
+        base = self.base[component] if self.schedule.size > 1 else self.base[component[0]]
+        return component, count + base
+
 
 def lane_segments(
     phases: Sequence[tuple[Schedule, int | None]], endings: Sequence[Ending], *, phase_key: int

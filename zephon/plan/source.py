@@ -211,17 +211,13 @@ class Plan:
         segments, total = self._lane(lane)
         start = number * self.chunk_size
         stop = start + self.chunk_size if total is None else min(start + self.chunk_size, total)
-        components, indices = [], []
-        for segment in segments:
-            low, high = max(start, segment.start), stop if segment.stop is None else min(stop, segment.stop)
-            if low < high:
-                shift = segment.offset - segment.start
-                component, count = segment.schedule.draws(low + shift, high + shift)
-                components.append(component)
-                indices.append(count + segment.base[component])
-        if not components:
+        bounds = [(x, max(start, x.start), stop if x.stop is None else min(stop, x.stop)) for x in segments]
+        parts = [segment.draws(low, high) for segment, low, high in bounds if low < high]
+        if not parts:
             return Chunk(lane, number, np.zeros(0, np.int32), np.zeros(0, np.int64))
-        return Chunk(lane, number, np.concatenate(components), np.concatenate(indices))
+        if len(parts) == 1:
+            return Chunk(lane, number, *parts[0])
+        return Chunk(lane, number, np.concatenate([c for c, _ in parts]), np.concatenate([i for _, i in parts]))
 
 
 class WorkSource:
