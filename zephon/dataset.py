@@ -77,6 +77,8 @@ class Dataset:
         self._shards = shards
         self._open: OrderedDict[int, OpenShard] = OrderedDict()
         self._open_guard = threading.Lock()
+        self.shares_files = False
+        """Whether what is read may lie in maps of the files; known once the shards were scanned."""
 
     # ------------------------------------------------------------------------------------------------ making one
 
@@ -205,7 +207,10 @@ class Dataset:
             def judged(unit: int, places: slice) -> Mask:
                 shard = int(table.shard[unit])
                 with at(shard=self.shards[shard].path):
-                    return judge(part.expression, self._stored(shard, int(table.number[unit]), places, wanted), places.step)
+                    mask = judge(part.expression, self._stored(shard, int(table.number[unit]), places, wanted), places.step)
+                    if self.shares_files:  # it may have been written to since it was read
+                        self._shards.check(self.shards[shard], self._scan[2][shard])
+                    return mask
 
             kept = evaluate(_overlaps(table, span), judged, len(span))
             if path is not None:
@@ -286,6 +291,7 @@ class Dataset:
         shard = self.shards[number]
         with at(dataset=self.name, shard=shard.path):
             made = self._shards.open(shard)
+        self.shares_files |= getattr(made, "mapped", None) is not None or getattr(made, "shares_file", False)
         with self._open_guard:
             # shards that fall out are left to the garbage collector: another thread may be reading them
             self._open[number] = made
@@ -319,10 +325,11 @@ class Dataset:
                 raise DataError(f"unit {number} gave {found} rows where its index promises {stop - start}")
         return made
 
-    def check(self, unit: int) -> None:
-        """Raises `DataError` where the files of a unit's shard are not any more what they were when it was listed."""
-        shard = int(self.units.shard[unit])
-        self._shards.check(self.shards[shard], self._scan[2][shard])
+    def check(self, units: npt.ArrayLike) -> None:
+        """Raises `DataError` where the files of these units' shards are not any more what they were when they were listed."""
+        for shard in np.unique(self.units.shard[np.asarray(units)]).tolist():
+            with at(dataset=self.name, shard=self.shards[shard].path):
+                self._shards.check(self.shards[shard], self._scan[2][shard])
 
     def is_mapped(self, unit: int, read: Sequence[pa.RecordBatch] = ()) -> bool:
         """Whether the shard of a unit is a map of a file; and if so, that all of what was `read` from it lies there, but for crumbs."""

@@ -296,6 +296,7 @@ class _OpenMegatron:
         self._index = _File(store, shard.path, shard.size, whole=True)
         self._data = _File(store, path, int(size) if size is not None else _look_up(store, path).size, whole=False)
         self._table = _Table(self._index, self._data)
+        self.shares_file = store.local(path) is not None and self._table.dtype == np.int32
         self._closed = False
         fields: list[Any] = [pa.field("input_ids", pa.list_(pa.int32()))]
         if self._table.modes is not None and reader.rows == "sequence":

@@ -120,6 +120,7 @@ class _OpenVortex:
     def __init__(self, vortex: ModuleType, store: Store, shard: Shard, unit_bytes: int) -> None:
         self._shard = shard
         self._local = store.local(shard.path)
+        self.shares_file = self._local is not None
         self._ranges = _Ranges(store, shard)
         _check_size(shard, self._local)
         with self._explained("the Vortex file can't be opened"):

@@ -74,6 +74,10 @@ class Fault:
     seen: int = 0
 
 
+Reply = tuple[int, dict[str, str], bytes]
+"""Status, headers, body."""
+
+
 class Proxy:
     """Forwards to a port of this machine, counts, and does what the faults say."""
 
@@ -83,6 +87,8 @@ class Proxy:
         self.requests: list[tuple[str, str, str]] = []
         self.guard = threading.Lock()
         self.closing = threading.Event()
+        self.amend: Callable[[str, Reply], Reply] = lambda path, reply: reply
+        """What the real service says and the emulator doesn't, given the request's path and the emulator's answer."""
         self.server = _serve(lambda *args: _Forward(self, *args))
         self.port = int(self.server.server_address[1])
 
@@ -145,7 +151,7 @@ class _Forward(BaseHTTPRequestHandler):
             return None
         if fault is not None and fault.kind == "slow":
             time.sleep(fault.delay_s)
-        status, headers, data = self._upstream(body)
+        status, headers, data = self.proxy.amend(self.path, self._upstream(body))
         if fault is not None and fault.kind == "slow":
             time.sleep(len(data) / fault.bytes_per_s)
         if fault is None or fault.kind == "slow":
@@ -160,7 +166,7 @@ class _Forward(BaseHTTPRequestHandler):
         self.close_connection = True
         return None
 
-    def _upstream(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def _upstream(self, body: bytes) -> Reply:
         made = http.client.HTTPConnection("127.0.0.1", self.proxy.upstream, timeout=30)
         headers = {k: v for k, v in self.headers.items() if k.lower() not in ("connection", "expect")}
         made.request(self.command, self.path, body, headers)
@@ -191,12 +197,13 @@ class _Forward(BaseHTTPRequestHandler):
 
 
 class RangeHandler(SimpleHTTPRequestHandler):
-    """A folder over HTTP, with byte ranges, listings, and (with `tags`) entity tags and `If-Match`."""
+    """A folder over HTTP, with byte ranges, listings, times of change, and (with `tags`) entity tags and (`heeds`) `If-Match`."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     ranges = True
     tags = False
+    heeds = True
 
     def end_headers(self) -> None:
         path = self.translate_path(self.path)
@@ -214,7 +221,7 @@ class RangeHandler(SimpleHTTPRequestHandler):
         path = self.translate_path(self.path)
         asked = self.headers.get("Range", "")
         wanted = self.headers.get("If-Match", "")
-        if self.tags and wanted and os.path.isfile(path) and wanted != self.tag_of(path):
+        if self.tags and self.heeds and wanted and os.path.isfile(path) and wanted != self.tag_of(path):
             self.send_response(412)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -233,14 +240,15 @@ class RangeHandler(SimpleHTTPRequestHandler):
         self.send_response(206)
         self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data)}")
         self.send_header("Content-Length", str(stop - start))
+        self.send_header("Last-Modified", self.date_time_string(os.stat(path).st_mtime))
         self.end_headers()
         self.wfile.write(data[start:stop])
         return None
 
 
 @contextlib.contextmanager
-def folder_server(folder: Path, *, ranges: bool = True, tags: bool = False) -> Iterator[int]:
-    handler = type("Handler", (RangeHandler,), {"ranges": ranges, "tags": tags})
+def folder_server(folder: Path, *, ranges: bool = True, tags: bool = False, heeds: bool = True) -> Iterator[int]:
+    handler = type("Handler", (RangeHandler,), {"ranges": ranges, "tags": tags, "heeds": heeds})
     server = _serve(lambda *args: handler(*args, directory=str(folder)))
     try:
         yield int(server.server_address[1])

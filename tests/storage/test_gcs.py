@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+from urllib.request import urlopen
 
 import pytest
 from storage.conftest import QUICK
-from storage.servers import Fault, Proxy, free_port, process
+from storage.servers import Fault, Proxy, Reply, free_port, process, query_of
 from storage.service import DATA, Service
 
 from zephon.errors import DataError, RecipeError
@@ -95,3 +98,37 @@ def test_a_download_that_differs_from_the_store_s_md5_is_made_again_and_then_ref
     assert list(tmp_path.glob("*/??/*b.x")) == list(tmp_path.glob("*/??/*.part")) == []
     unchecked = gcs.store(replace(options, cache=CacheOptions(root=str(tmp_path), verify=False)))
     assert unchecked.read(other)[1:] == DATA[::-1][1:]
+
+
+def google(emulator: int, *, heeds: bool) -> Callable[[str, Reply], Reply]:
+    """What Google answers to a download and the emulator doesn't: the object's generation, and 412 where another one was asked for."""
+
+    def amend(path: str, reply: Reply) -> Reply:
+        if "/download/" not in path or reply[0] >= 300:
+            return reply
+        with urlopen(f"http://127.0.0.1:{emulator}{urlsplit(path).path.removeprefix('/download')}") as answer:
+            generation = json.load(answer)["generation"]
+        (asked,) = parse_qs(query_of(path)).get("ifGenerationMatch", [generation])
+        if heeds and asked != generation:
+            body = {"error": {"code": 412, "message": "At least one of the pre-conditions you specified did not hold."}}
+            return 412, {}, json.dumps(body).encode()
+        return reply[0], {**reply[1], "X-Goog-Generation": generation}, reply[2]
+
+    return amend
+
+
+@pytest.mark.parametrize("heeds", [True, False], ids=["condition", "header"])
+def test_an_object_that_is_replaced_by_one_of_its_size_is_never_read_for_the_listed_one(
+    gcs: Service, emulator: int, heeds: bool
+) -> None:
+    gcs.proxy.amend = google(emulator, heeds=heeds)
+    url = gcs.put("list/ü 1#%25.x")
+    store = gcs.store()
+    store.files(url)
+    looks = len(gcs.proxy.requests)
+    assert store.read(url, 0, 100) == DATA[:100]
+    assert len(gcs.proxy.requests) == looks + 1  # the answer says which object it is of: nobody asks again
+    gcs.put("list/ü 1#%25.x", DATA[::-1])
+    for _ in range(2):
+        with pytest.raises(DataError, match="has changed since it was listed"):
+            store.read(url, 200, 300)

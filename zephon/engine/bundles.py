@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,10 @@ class Spread:
     parts: list[pa.RecordBatch]
     which: I64
     row: I64
+    unit: I64
+    """Of each part."""
+    verify: Callable[[I64], None]
+    """Raises `DataError` where the files of these units are not any more what they were."""
 
 
 @dataclass
@@ -69,18 +73,26 @@ def in_order(picks: Sequence[Pick]) -> tuple[I64, I64]:
     return number, np.concatenate([p.offset for p in picks])[order]
 
 
+def check_maps(picks: Sequence[Pick]) -> None:
+    """Raises `DataError` where a mapped file that picked rows lie in was written to."""
+    for pick in picks:
+        spread = pick.bundle.spread
+        if spread is not None:
+            spread.verify(np.unique(spread.unit[spread.which[pick.offset]]))
+
+
 def collected(bundles: Sequence[Bundle], number: I64, offset: I64, *, views: bool) -> pa.RecordBatch:
     """Row i is row `offset[i]` of `bundles[number[i]]`; each is copied once.
 
     Args:
-        views: lists may be list views of the bundle's memory, where all are of one group.
+        views: lists may be list views of the bundle's memory, where all are of one group. Never of a map, which may change.
     """
     if not any(b.spread for b in bundles):
         return _taken([(b.pieces, *b.places(offset[number == i])) for i, b in enumerate(bundles)], number, views=views)
     known = [
         ([groups.select(p, groups.PROVENANCE) for p in b.pieces], *b.places(offset[number == i])) for i, b in enumerate(bundles)
     ]
-    data = _taken([_data(b, offset[number == i]) for i, b in enumerate(bundles)], number, views=views)
+    data = _taken([_data(b, offset[number == i]) for i, b in enumerate(bundles)], number, views=False)
     provenance = _taken(known, number, views=False)
     return pa.RecordBatch.from_arrays(
         [*data.columns, *provenance.columns], schema=pa.schema([*data.schema, *provenance.schema])

@@ -14,7 +14,7 @@ import xxhash
 from zephon import groups
 from zephon.arrays import to_arrow
 from zephon.dataset import Dataset
-from zephon.engine.bundles import Bundle, Pick, Spread, collected, in_order
+from zephon.engine.bundles import Bundle, Pick, Spread, check_maps, collected, in_order
 from zephon.engine.exclusion import excluded_rows
 from zephon.engine.faults import Failure, Losses, Policy
 from zephon.engine.keep import Keep
@@ -93,6 +93,7 @@ class Fetcher:
         of what they hold, else 0."""
         losses = Losses()
         picks: list[Pick] = []
+        names: list[tuple[int, int, int]] = []
         for component in np.flatnonzero(np.bincount(chunk.component)).tolist():
             here = np.flatnonzero(chunk.component == component)
             rows = self.plan.rows[component]
@@ -101,13 +102,23 @@ class Fetcher:
             for number in range(int(bundle.min()), int(bundle.max()) + 1):
                 mine = np.flatnonzero(bundle == number)
                 made = self._bundle(component, chunk.lane, number)
+                names.append((component, chunk.lane, number))
                 kept = self._kept(made, offset[mine], component, losses)
                 mine = mine if kept is None else mine[kept]
                 if len(mine):
                     picks.append(Pick(made, offset[mine], here[mine]))
         if not picks:
             return groups.empty_group(with_provenance(self.schema)), losses, 0
-        group, content = self._collect(picks)
+        try:
+            check_maps(picks)  # to touch what was cut off a map would end the process
+            group, content = self._collect(picks)
+            check_maps(picks)
+        except (
+            DataError
+        ):  # a map was written to since its bundle was made, which is made anew: without these rows, or with their error
+            for name in names:
+                self.bundles.drop(name)
+            return self.fetch(chunk)
         return group, losses, content
 
     def _collect(self, picks: Sequence[Pick]) -> tuple[pa.RecordBatch, int]:
@@ -197,20 +208,7 @@ class Fetcher:
             known = pa.RecordBatch.from_arrays([to_arrow(c) for c in columns], schema=pa.schema(list(groups.PROVENANCE_FIELDS)))
             content = key(hash_spread(spread.parts, spread.which, spread.row, known)) if self._keys else 0
             return Bundle([known], np.zeros(1, np.int64), {}, out, content, spread)
-        border = np.flatnonzero((np.diff(unit) != 0) | (np.diff(row) != 1)) + 1
-        starts = np.concatenate([[0], border]).astype(np.int64)
-        if len(starts) > _MANY_RUNS and len(np.unique(unit)) < len(starts):
-            pieces, bad = self._gather(component, unit, row)
-        else:
-            pieces, bad = self._slices(component, unit, row, starts, np.append(border, len(flat)))
-        made: list[pa.RecordBatch] = []
-        at = 0
-        for piece in pieces:
-            arrays = [to_arrow(p[at : at + len(piece)]) for p in columns]
-            made.append(pa.RecordBatch.from_arrays([*piece.columns, *arrays], schema=with_provenance(self.schema)))
-            at += len(piece)
-        if len(made) > 1 and sum(p.nbytes for p in made) <= _ONE_PIECE:
-            made = [groups.concat(made)]
+        made, bad = self._pieces(component, unit, row, columns)
         lengths = [len(p) for p in made]
         begin = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
         content = key(*[groups.hash_group(piece) for piece in made]) if self._keys else 0
@@ -222,13 +220,15 @@ class Fetcher:
         if not len(unit) or not dataset.is_mapped(int(unit[0])):
             return None
         parts: list[pa.RecordBatch] = []
+        units: list[int] = []
         which, inside = np.empty_like(row), np.empty_like(row)
         shown = 0
         try:
             for number in np.unique(unit).tolist():
                 here = np.flatnonzero(unit == number)
+                if self._mapped.has((component, number)):
+                    dataset.check(number)  # it may be kept from before the file was replaced
                 made = self._mapped.get((component, number), partial(self._read, component, number, 0, None))
-                dataset.check(number)  # it may be kept from before the file was replaced
                 if not dataset.is_mapped(number, made):
                     self._mapped.drop((component, number))
                     return None
@@ -236,10 +236,40 @@ class Fetcher:
                 at = np.searchsorted(begins, row[here], side="right") - 1
                 which[here], inside[here] = at + len(parts), row[here] - begins[at]
                 parts += made
+                units += [number] * len(made)
                 shown += sum(g.nbytes for g in made) * len(here) // int(begins[-1])
         except DataError:
             return None
-        return Spread(parts, which, inside) if shown <= _ONE_PIECE else None
+        return Spread(parts, which, inside, np.array(units), dataset.check) if shown <= _ONE_PIECE else None
+
+    def _pieces(
+        self, component: int, unit: I64, row: I64, known: Sequence[npt.NDArray[Any]]
+    ) -> tuple[list[pa.RecordBatch], dict[int, ZephonError]]:
+        """The rows with their provenance, in groups that follow one another, and the errors of those that could not be read."""
+        border = np.flatnonzero((np.diff(unit) != 0) | (np.diff(row) != 1)) + 1
+        starts = np.concatenate([[0], border]).astype(np.int64)
+        if len(starts) > _MANY_RUNS and len(np.unique(unit)) < len(starts):
+            pieces, bad = self._gather(component, unit, row)
+        else:
+            pieces, bad = self._slices(component, unit, row, starts, np.append(border, len(row)))
+        made: list[pa.RecordBatch] = []
+        at = 0
+        for piece in pieces:
+            arrays = [to_arrow(p[at : at + len(piece)]) for p in known]
+            made.append(pa.RecordBatch.from_arrays([*piece.columns, *arrays], schema=with_provenance(self.schema)))
+            at += len(piece)
+        if len(made) > 1 and sum(p.nbytes for p in made) <= _ONE_PIECE:
+            made = [groups.concat(made)]
+        elif self.datasets[component].shares_files:
+            made = [groups.take(piece, np.arange(len(piece))) for piece in made]
+        if self.datasets[component].shares_files:
+            try:
+                self.datasets[component].check(np.delete(unit, list(bad)))
+            except DataError:  # a file was written to since it was mapped: read again, which says so
+                for number in np.unique(unit).tolist():
+                    self.units.drop((component, number))
+                return self._pieces(component, unit, row, known)
+        return made, bad
 
     def _slices(
         self, component: int, unit: I64, row: I64, starts: I64, stops: npt.NDArray[Any]

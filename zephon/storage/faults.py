@@ -40,6 +40,12 @@ class TruncatedError(Exception):
     """Fewer bytes came than the range has. Internal: it is retried, and becomes a `DataError`."""
 
 
+class ReplacedError(Exception):
+    """What came is not of the object that was listed. Internal: it becomes a `DataError`, as the status does that stores have for it."""
+
+    status = 412
+
+
 _GONE = {"RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError", "ResourceNotFoundError"}
 _CREDENTIALS = {
     "ClientAuthenticationError",

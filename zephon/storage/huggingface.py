@@ -15,6 +15,7 @@ from typing import Any
 
 from zephon.errors import RecipeError
 from zephon.plugin import FileInfo
+from zephon.storage.conditional import Answer
 from zephon.storage.faults import Fault
 from zephon.storage.names import is_hidden
 from zephon.storage.remote import FsspecStore
@@ -197,13 +198,13 @@ class HubStore(FsspecStore):
         with self.client.listing:
             return super()._listed(path, ask)
 
-    def _fetch(self, fs: Any, inner: str, start: int, stop: int) -> bytes:
+    def _fetch(self, fs: Any, inner: str, start: int, stop: int) -> Answer:
         known = self._remembered(self._url(inner))
         size = known.size if known is not None else None
         # without fsspec's block cache, which would read 5 MB for each range
         with fs.open(inner, "rb", cache_type="none", **({} if size is None else {"size": size})) as file:
             file.seek(start)
-            return bytes(file.read(stop - start))
+            return bytes(file.read(stop - start)), True  # at a commit, which doesn't change
 
 
 def _parts(inner: str) -> tuple[str, str | None, str]:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, TypeVar
 from zephon.errors import DataError, Where
 from zephon.plugin import FileInfo
 from zephon.storage.client import Client
-from zephon.storage.conditional import SURE, conditional_range
+from zephon.storage.conditional import Answer, conditional_range
 from zephon.storage.faults import Fault, TruncatedError
 from zephon.storage.names import base_name, cached_name, is_hidden
 from zephon.storage.options import StoreOptions
@@ -43,6 +43,8 @@ class Facts:
     size: int
     etag: str = ""
     version: str = ""
+    generation: str = ""
+    """Google's number for this version."""
     checksum: tuple[str, str] | None = None
     """An algorithm of hashlib and the hexadecimal digest; for "md5?" the tag of an object that looks like one."""
 
@@ -272,13 +274,14 @@ class FsspecStore:
         """One request for [start, stop), with as many bytes as there must be."""
         inner = self._inner(path)
 
-        def attempt(fs: Any) -> bytes:
-            data = self._fetch(fs, inner, start, stop)
-            return data if len(data) == stop - start else self._settle(path, data, start, stop)
+        def attempt(fs: Any) -> Answer:
+            data, sure = self._fetch(fs, inner, start, stop)
+            return (data if len(data) == stop - start else self._settle(path, data, start, stop)), sure
 
         try:
-            data = self._asked(path, attempt)
-            self._check_version(path)
+            data, sure = self._asked(path, attempt)
+            if not sure:
+                self._check_version(path)
             return data
         except FailedError as error:
             if error.fault is Fault.CHANGED:
@@ -291,12 +294,12 @@ class FsspecStore:
                 raise DataError(f"{path!r} {what}", where=Where(shard=path)) from error
             raise self._failure(path, error, f"can't be read at bytes {start}..{stop}") from error
 
-    def _fetch(self, fs: Any, inner: str, start: int, stop: int) -> bytes:
+    def _fetch(self, fs: Any, inner: str, start: int, stop: int) -> Answer:
         known = self._remembered(self._url(inner))
         conditional = conditional_range(self.scheme)
-        if known is not None and known.etag and conditional is not None:
-            return conditional(fs, inner, start, stop, known.etag, self.client.deadline)
-        return bytes(fs.cat_file(inner, start=start, end=stop, **self.client.deadline))
+        if known is not None and conditional is not None:
+            return conditional(fs, inner, start, stop, known, self.client.deadline)
+        return bytes(fs.cat_file(inner, start=start, end=stop, **self.client.deadline)), False
 
     def _settle(self, path: str, data: bytes, start: int, stop: int) -> bytes:
         """The right bytes out of an answer of another length than asked."""
@@ -313,10 +316,10 @@ class FsspecStore:
 
     def _check_version(self, path: str) -> None:
         """Whether the bytes that just came are of the object that was listed: one that was replaced by a longer one has all ranges,
-        and the wrong rows in them. S3 and Azure were asked on that condition; in a process's own memory it costs nothing; of others
-        it is asked with the first range of a file, and then at most once in `_CHECK_EVERY_S`."""
+        and the wrong rows in them. In a process's own memory it costs nothing; of others that didn't say it with the bytes it is asked
+        with the first range of a file, and then at most once in `_CHECK_EVERY_S`."""
         known = self._remembered(path)
-        if known is None or (known.etag and self.scheme in SURE):
+        if known is None:
             return
         with self._facts_guard:
             due = time.monotonic() - self._checked.get(path, -math.inf) >= _CHECK_EVERY_S
@@ -406,7 +409,8 @@ class FsspecStore:
         found = next((info[name] for name in times if info.get(name)), "")
         # memory: a look-up gives a datetime, a listing the same as a number
         time_of_change = str(found.timestamp() if self.scheme == "memory" and hasattr(found, "timestamp") else found)
-        return Facts(int(info.get("size") or 0), etag, etag or time_of_change, _checksum(info, etag))
+        generation = str(info.get("generation") or "")
+        return Facts(int(info.get("size") or 0), etag, etag or time_of_change, generation, _checksum(info, etag))
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("_facts", "_facts_guard", "_checked")}
