@@ -159,12 +159,13 @@ class Pipeline:
     source: zephon.plan.source.StaticMixtureWorkSource
     def balance_cost(
         self,
-        window: int,
+        steps: int = 1,
+        seed: int | None = None,
         column: str = 'image_blocks',
         *,
         on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
     ) -> Pipeline:
-        """Order each run of `window` sequences by cost, the dearest first."""
+        """Put sequences of like cost at the same place of a step on all lanes, in a seeded order."""
     def center_crop(
         self,
         size: int | tuple[int, int] = 224,

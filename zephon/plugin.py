@@ -294,6 +294,10 @@ class LaneWindow:
     seed: int
     lane: int
     window: int
+    first: int = 0
+    """The number, in the lane's stream, of the window's first sequence. Only for an operator that is `by_step`."""
+    per_step: int = 1
+    """Sequences of the lane in a step; they are the numbers s * per_step to (s + 1) * per_step - 1 of its stream."""
 
 
 @dataclass(frozen=True)
@@ -371,6 +375,9 @@ class SelectOperator(Operator):
 
     stateful: ClassVar[bool] = True
     keeps_rows: ClassVar[bool] = True
+    by_step: ClassVar[bool] = False
+    """Its order depends on the steps that rows fall into (`LaneWindow.first`). The engine can say which, and refuses it, unless what it
+    emits is what the lane delivers: after it come only operators that keep rows, and under which nothing is skipped."""
 
     @abstractmethod
     def selector(self, where: LaneWindow) -> Selector:

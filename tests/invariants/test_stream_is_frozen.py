@@ -43,7 +43,9 @@ def digest(recipe: Recipe) -> str:
     hasher = hashlib.sha256()
     for batch in pipeline:
         batch.update(hasher)
-    hasher.update(repr(sorted(pipeline.checkpoint()["lanes"].items())).encode())
+    # the first five numbers say what was delivered; a sixth, how many empty sequences came after a lane's end
+    lanes = {lane: values[:5] for lane, values in pipeline.checkpoint()["lanes"].items()}
+    hasher.update(repr(sorted(lanes.items())).encode())
     return hasher.hexdigest()[:16]
 
 

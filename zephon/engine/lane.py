@@ -146,6 +146,8 @@ class Lane:
         ]
         self._chain = [0] * len(context.levels)
         self._windows = [start.window] * len(context.levels)
+        self._sequences = start.before
+        """What the last level's deciders have decided, all windows of the lane together."""
         self._ready: deque[_Ready | Mark] = deque()
         self._skip = start.delivered
         self._replayed_digest = 0
@@ -310,7 +312,8 @@ class Lane:
             return
         deciders = self._deciders[level + 1]
         if deciders is None:
-            where = LaneWindow(self._context.seed, self.number, self._windows[level + 1])
+            first = self._sequences if level + 1 == self._last else 0
+            where = LaneWindow(self._context.seed, self.number, self._windows[level + 1], first, self._context.per_step)
             deciders = self._deciders[level + 1] = Deciders(self._context.levels[level + 1].deciders, where)
         self._chain[level + 1] = mix(self._chain[level + 1] ^ base)
         losses = Losses()
@@ -356,6 +359,8 @@ class Lane:
         for decision in decisions:
             if not len(decision.rows):
                 continue
+            if level == self._last:
+                self._sequences += len(decision.rows)
             base = mix(groups.hash_group(decision.rows) ^ self._chain[level])
             size = stage.max_rows or len(decision.rows)
             for start in range(0, len(decision.rows), size):
@@ -474,7 +479,7 @@ class Lane:
             left -= size
         self.available -= count - left
         # empty sequences after the end count in `total`, so that every lane's total says the step
-        self.state = LaneState(window, delivered, self.state.total + count, digest, window_digest)
+        self.state = LaneState(window, delivered, self.state.total + count, digest, window_digest, self.state.empty + left)
         return taken
 
     def drop_rest(self) -> pa.RecordBatch | None:

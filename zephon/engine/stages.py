@@ -216,4 +216,26 @@ def cut_levels(steps: Sequence[tuple[Operator, Policy]]) -> list[Level]:
         close()
         deciders, stateless = [op], []
     close()
+    _check_by_step(levels)
     return levels
+
+
+def _check_by_step(levels: Sequence[Level]) -> None:
+    """What decides by the step that a row falls into must be the last to change which rows there are, and their order."""
+    for number, level in enumerate(levels):
+        for place, op in enumerate(level.deciders):
+            if not isinstance(op, SelectOperator) or not op.by_step:
+                continue
+            later = [*level.deciders[place + 1 :], *(d for after in levels[number + 1 :] for d in after.deciders)]
+            if later:
+                raise RecipeError(
+                    f"{op.name!r} orders the sequences of a step, and {later[0].name!r} after it would change which those are",
+                    hint=f"put {op.name!r} after it",
+                )
+            for after, policy in level.stage.steps:
+                if not after.keeps_rows or policy != "raise":
+                    why = "may drop or add rows" if not after.keeps_rows else f"skips rows that fail (on_error={policy!r})"
+                    raise RecipeError(
+                        f"{op.name!r} must know the step of each row that it orders, and {after.name!r} after it {why}",
+                        hint=f'put {op.name!r} after it, or use on_error="raise" for it',
+                    )

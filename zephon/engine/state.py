@@ -26,6 +26,7 @@ class LaneState(NamedTuple):
         total: sequences delivered in all.
         digest: running digest of everything delivered, 64 bits.
         window_digest: the same for this window only; a restore replays the window and compares.
+        empty: how many of `total` were empty sequences, after the lane's end.
     """
 
     window: int = 0
@@ -33,22 +34,30 @@ class LaneState(NamedTuple):
     total: int = 0
     digest: int = 0
     window_digest: int = 0
+    empty: int = 0
+
+    @property
+    def before(self) -> int:
+        """The sequences of earlier windows: the number of this window's first sequence in the lane's stream."""
+        return self.total - self.empty - self.delivered
 
     def pack(self) -> list[Any]:
-        """As it stands in a state: three integers and two hex strings."""
-        return [self.window, self.delivered, self.total, f"{self.digest:016x}", f"{self.window_digest:016x}"]
+        """As it stands in a state: three integers and two hex strings; a fourth integer after the lane's end."""
+        packed = [self.window, self.delivered, self.total, f"{self.digest:016x}", f"{self.window_digest:016x}"]
+        return [*packed, self.empty] if self.empty else packed
 
     @classmethod
     def unpack(cls, values: Any, lane: str) -> LaneState:
         """Raises `CheckpointError` where the values are not a lane's state."""
         try:
-            window, delivered, total, digest, window_digest = values
-            if not all(type(number) is int for number in (window, delivered, total)):
+            window, delivered, total, digest, window_digest, *rest = values
+            (empty,) = rest or (0,)
+            if not all(type(number) is int for number in (window, delivered, total, empty)):
                 raise TypeError("not integers")
-            made = cls(window, delivered, total, int(str(digest), 16), int(str(window_digest), 16))
+            made = cls(window, delivered, total, int(str(digest), 16), int(str(window_digest), 16), empty)
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"the state of lane {lane} is damaged: {values!r}") from error
-        if min(made.window, made.delivered, made.total) < 0 or made.delivered > made.total or made.window > _MAX_WINDOW:
+        if min(made.window, made.delivered, made.before, made.empty) < 0 or made.window > _MAX_WINDOW:
             raise CheckpointError(f"the state of lane {lane} is damaged: {values!r}")
         return made
 

@@ -65,12 +65,15 @@ def document(draw: random.Random) -> tuple[list[int], list[tuple[int, int]], lis
     return (ids or [11]), spans, grids
 
 
-def theirs(model: Any, ids: list[int], grids: list[list[int]]) -> np.ndarray[Any, Any]:
+def theirs(model: Any, ids: list[int], grids: list[list[int]], *, what: str = "image") -> np.ndarray[Any, Any]:
+    """The model's own; `what` the grids are of. Releases from 5 on also want to be told which tokens are what."""
     given_ids = torch.tensor([ids])
     more: dict[str, Any] = {}
     if "mm_token_type_ids" in inspect.signature(model.get_rope_index).parameters:
-        more["mm_token_type_ids"] = (given_ids == PAD).long()
-    positions, _ = model.get_rope_index(given_ids, image_grid_thw=torch.tensor(grids) if grids else None, **more)
+        more["mm_token_type_ids"] = (given_ids == PAD).long() + 2 * (given_ids == VIDEO)
+    if grids:
+        more[f"{what}_grid_thw"] = torch.tensor(grids)
+    positions, _ = model.get_rope_index(given_ids, **more)
     return positions[:, 0].numpy()
 
 
@@ -99,7 +102,7 @@ def test_positions_are_the_models_own(name: str) -> None:
 def test_frames_of_a_film_follow_each_other() -> None:
     model = tiny("Qwen2VL")
     ids = [20, START, *[VIDEO] * (3 * 2 * 4), END, 21]
-    expected = model.get_rope_index(torch.tensor([ids]), video_grid_thw=torch.tensor([[3, 4, 8]]))[0][:, 0].numpy()
+    expected = theirs(model, ids, [[3, 4, 8]], what="video")
     made = mrope_positions([len(ids)], [(1, len(ids) - 1)], [[3, 4, 8]], 2)
     np.testing.assert_array_equal(made[1:], expected)
 
