@@ -27,7 +27,7 @@ from zephon.plan.source import StaticMixtureWorkSource
 from zephon.plugin import Collates, Operator
 from zephon.registry import available, load
 from zephon.report import explain, stats_report
-from zephon.runners import make_runner
+from zephon.runners import BIND_HERE, make_runner
 from zephon.runners.base import Runner
 
 
@@ -222,6 +222,9 @@ class Pipeline:
 
     def _make_run(self) -> Run:
         self._settled = None  # an `exclude` file may have grown since
+        if self._options.runner in BIND_HERE:
+            for op, _ in self._steps:
+                op.prepare()
         settled = self._settle()
         start = {lane: LaneState() for lane in settled.owned}
         padding = 0

@@ -278,6 +278,12 @@ class Operator(ABC):
         """
         return None
 
+    def prepare(self) -> None:  # noqa: B027 - a default of an interface
+        """A run begins that will bind this operator in this process: begin, in the background, to load what takes long.
+
+        May be called any number of times; what goes wrong is for `bind` to say.
+        """
+
     @abstractmethod
     def bind(self) -> Callable[..., Any]:
         """Make the thing that works: an `Apply`; for a stateful operator its gather (see `StatefulOperator`)."""

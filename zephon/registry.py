@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
@@ -17,11 +18,29 @@ Group = Literal["zephon.formats", "zephon.operators"]
 class Claim:
     """One package's entry point for a name."""
 
-    name: str
-    distribution: str
-    version: str
-    target: str
     entry_point: EntryPoint
+
+    @property
+    def name(self) -> str:
+        """What is claimed."""
+        return self.entry_point.name
+
+    @property
+    def target(self) -> str:
+        """`module:class`."""
+        return self.entry_point.value
+
+    @cached_property
+    def distribution(self) -> str:
+        """The package's name. It stands in the metadata, whose reading takes a millisecond: only who needs it pays."""
+        dist = self.entry_point.dist
+        return dist.name if dist else "?"
+
+    @cached_property
+    def version(self) -> str:
+        """Of the package."""
+        dist = self.entry_point.dist
+        return dist.version if dist else "?"
 
 
 def available(group: Group) -> dict[str, list[Claim]]:
@@ -32,13 +51,17 @@ def available(group: Group) -> dict[str, list[Claim]]:
 
 @functools.lru_cache(maxsize=8)
 def _available(group: Group, path: tuple[str, ...]) -> dict[str, list[Claim]]:  # noqa: ARG001 - the path is what the answer depends on
-    found: dict[str, dict[tuple[str, str], Claim]] = {}
+    found: dict[str, list[Claim]] = {}
     for point in entry_points(group=group):
-        dist = point.dist.name if point.dist else "?"
-        version = point.dist.version if point.dist else "?"
-        # one distribution may be listed twice (an editable install beside its build folder): that isn't a second claim
-        found.setdefault(point.name, {})[(dist, point.value)] = Claim(point.name, dist, version, point.value, point)
-    return {name: list(found[name].values()) for name in sorted(found)}
+        found.setdefault(point.name, []).append(Claim(point))
+    return {name: _distinct(found[name]) for name in sorted(found)}
+
+
+def _distinct(claims: list[Claim]) -> list[Claim]:
+    """One distribution may be listed twice (an editable install beside its build folder): that isn't a second claim."""
+    if len(claims) == 1:
+        return claims
+    return list({(claim.distribution, claim.target): claim for claim in claims}.values())
 
 
 def load(group: Group, name: str) -> type[Any]:

@@ -368,7 +368,7 @@ def test_a_library_can_be_wished_for_by_name() -> None:
     text = shaped("gpt-2").to_str()
     ready = Ready(text, json.loads(text), True)
     one, two = Other("one"), Other("two")
-    choose(ready, shaped("gpt-2"), backends=(one, two), wish="two")
+    choose(ready, lambda: shaped("gpt-2"), backends=(one, two), wish="two")
     assert (one.loads, two.loads) == (0, 1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from tokenizers import Tokenizer
 
 from zephon.errors import RecipeError
 from zephon.keys import I64
-from zephon.operators.token_backends import BACKENDS, Backend, FlatEncoder, Ready, choose
+from zephon.operators.token_backends import BACKENDS, Ahead, Backend, FlatEncoder, Ready, choose
 from zephon.operators.token_backends.base import I32, flat
 from zephon.operators.token_backends.hugging_face import parts_of
 from zephon.operators.tokenizer_files import LoadedTokenizer
@@ -26,13 +27,28 @@ class TextEncoder:
     The ids are those of `tokenizers`, whichever library makes them; see `token_backends`.
     """
 
-    def __init__(self, loaded: LoadedTokenizer, *, allow_special: bool, backends: Sequence[Backend] = BACKENDS) -> None:
+    def __init__(
+        self,
+        loaded: LoadedTokenizer,
+        *,
+        allow_special: bool,
+        backends: Sequence[Backend] = BACKENDS,
+        ahead: Ahead | None = None,
+    ) -> None:
         self._encoder: FlatEncoder
         if loaded.fast is None:
             self._encoder = _Slow(loaded.slow, allow_special=allow_special)
-        else:
-            ready, made = _plain_copy(loaded.fast, allow_special=allow_special)
-            self._encoder = choose(ready, made, backends=backends)
+            return
+        text = loaded.fast.to_str() if loaded.text is None else loaded.text
+        ready = None if ahead is None else ahead.ready_of(text)
+        if ready is None:
+            ready = make_ready(text, allow_special=allow_special)
+
+        def reference() -> Tokenizer:
+            same = ready.text is ready.origin  # nothing had to change
+            return (loaded.lend(encode_special_tokens=not allow_special) if same else None) or _plain_copy(ready)
+
+        self._encoder = choose(ready, lambda: _plain_copy(ready), reference=reference, backends=backends, ahead=ahead)
 
     def encode(self, texts: Sequence[str]) -> tuple[I32, I64]:
         """`(ids of all texts in a row, int64[N] how many each text has)`.
@@ -98,28 +114,54 @@ def _copy(tokenizer: Tokenizer, *, post_processor: bool) -> Tokenizer:
 def plain_settings(tokenizer: Tokenizer, *, post_processor: bool) -> dict[str, Any]:
     """The tokenizer as JSON, without what would cut, fill or randomise."""
     plain: dict[str, Any] = json.loads(tokenizer.to_str())
-    plain.update(truncation=None, padding=None)
+    _make_plain(plain)
     if not post_processor:
         plain["post_processor"] = None
-    if plain["model"].get("dropout") is not None:
-        plain["model"]["dropout"] = None
     return plain
 
 
-def _plain_copy(tokenizer: Tokenizer, *, allow_special: bool) -> tuple[Ready, Tokenizer]:
-    """A copy that only encodes, as text and made. Dropout is off: it would make tokens a matter of chance."""
-    plain = plain_settings(tokenizer, post_processor=False)
+def _make_plain(plain: dict[str, Any]) -> bool:
+    """Leave out what would cut, fill or randomise; whether there was anything. Dropout would make tokens a matter of chance."""
+    changed = False
+    for part, name in ((plain, "truncation"), (plain, "padding"), (plain["model"], "dropout")):
+        if part.get(name) is not None:
+            part[name], changed = None, True
+    return changed
+
+
+def make_ready(text: str, *, allow_special: bool) -> Ready:
+    """A `tokenizer.json` made ready for encoding and nothing else; its text stays the same object where nothing has to change.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is no tokenizer.
+    """
+    plain: dict[str, Any] = json.loads(text)
+    changed = _make_plain(plain)
     hidden = {} if allow_special else hide_special(plain)
-    text = json.dumps(plain)
-    made = Tokenizer.from_str(text)
-    made.encode_special_tokens = not allow_special  # special tokens are not looked for in the text
-    for content, number in hidden.items():
+    return Ready(json.dumps(plain) if changed or hidden else text, plain, allow_special, hidden, text)
+
+
+def ready_from(file: Path, *, allow_special: bool) -> Ready:
+    """A `tokenizer.json` on disk made ready."""
+    return make_ready(file.read_text(encoding="utf-8"), allow_special=allow_special)
+
+
+def _plain_copy(ready: Ready) -> Tokenizer:
+    """What is ready, as an object of its own that only encodes.
+
+    Raises:
+        RecipeError: a special token can't be hidden.
+    """
+    bare = ready.plain.get("post_processor") is None
+    made = Tokenizer.from_str(ready.text if bare else json.dumps({**ready.plain, "post_processor": None}))
+    made.encode_special_tokens = not ready.allow_special  # special tokens are not looked for in the text
+    for content, number in ready.hidden.items():
         if made.token_to_id(content) != number:
             raise RecipeError(
                 f"special strings in the text can't be kept as text with this tokenizer: token {number} moves",
                 hint="allow_special=True lets them become special tokens",
             )
-    return Ready(text, plain, allow_special), made
+    return made
 
 
 def hide_special(plain: dict[str, Any]) -> dict[str, int]:

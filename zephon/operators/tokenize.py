@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -15,9 +15,10 @@ from zephon import groups
 from zephon.arrays import empty, to_numpy
 from zephon.errors import DataError, RecipeError, Where, unknown
 from zephon.keys import I64
-from zephon.operators.text_encoder import TextEncoder, default_frame
+from zephon.operators.text_encoder import TextEncoder, default_frame, ready_from
+from zephon.operators.token_backends import Ahead, begin
 from zephon.operators.token_backends.base import I32, flat
-from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load_tokenizer
+from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, file_of, load_tokenizer
 from zephon.plugin import Drops, Operator, Outcome
 
 SpecialTokens = Literal["auto", "bos_eos", "bos", "eos", "none", "tokenizer_default"]
@@ -112,9 +113,20 @@ class Tokenize(Operator):
         """`output`: its lengths are token counts."""
         return self.output
 
+    def prepare(self) -> None:
+        """Have a quicker library load the vocabulary in the background: nothing else takes so long before a first batch."""
+        file = None if self.tokenizer_id is None or "_ahead" in vars(self) else file_of(self.tokenizer_id)
+        if file is not None:
+            make = partial(ready_from, file, allow_special=self.allow_special)
+            vars(self)["_ahead"] = begin(make)
+
     def bind(self) -> BoundTokenize:
         """Load the tokenizer. Raises `RecipeError` where there is none, or it lacks a special token that is asked for."""
-        return BoundTokenize(self)
+        self.prepare()
+        try:
+            return BoundTokenize(self, vars(self).get("_ahead"))
+        finally:
+            vars(self).pop("_ahead", None)
 
     def fingerprint_parts(self) -> dict[str, Any]:
         """The vocabulary, by a hash of its content, and the special tokens that it comes down to."""
@@ -183,9 +195,9 @@ def _plain_settings(operator: Tokenize) -> dict[str, Any]:
 class BoundTokenize:
     """The operator with its tokenizer; any number of threads may call it."""
 
-    def __init__(self, settings: Tokenize) -> None:
+    def __init__(self, settings: Tokenize, ahead: Ahead | None) -> None:
         self._settings = settings
-        self._encoder = TextEncoder(settings.loaded, allow_special=settings.allow_special)
+        self._encoder = TextEncoder(settings.loaded, allow_special=settings.allow_special, ahead=ahead)
         before, after = settings.frame
         self._before = np.array(before, dtype=np.int32)
         self._after = np.array(after, dtype=np.int32)

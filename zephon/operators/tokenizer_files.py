@@ -7,7 +7,7 @@ import importlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,21 @@ class LoadedTokenizer:
     """A transformers tokenizer without a fast one inside, or None."""
     special: Mapping[str, int]
     """`bos_token_id`, `eos_token_id`, `pad_token_id`, `unk_token_id`, those that are known."""
+    text: str | None = field(default=None, repr=False, compare=False)
+    """The `tokenizer.json` that `fast` was made from here, so that nobody else has it; None: it is somebody's object."""
+    _lent: list[bool] = field(default_factory=list, repr=False, compare=False)
+
+    def lend(self, *, encode_special_tokens: bool) -> Tokenizer | None:
+        """`fast` itself with this setting, for the ids of ordinary text, where it is ours and nobody has it with another setting.
+
+        For one thread at a time.
+        """
+        if self.fast is None or self.text is None or self._lent not in ([], [encode_special_tokens]):
+            return None
+        if not self._lent:
+            self.fast.encode_special_tokens = encode_special_tokens
+            self._lent.append(encode_special_tokens)
+        return self.fast
 
     def has(self, token: int) -> bool:
         """Whether there is a token of this id."""
@@ -117,23 +132,32 @@ def _without_defaults(value: Any) -> Any:
 
 
 def _from_name(name: str) -> LoadedTokenizer:
-    path = Path(name).expanduser()
-    if path.is_file():
-        return _from_file(path, path.parent)
-    if path.is_dir():
-        inside = path / "tokenizer.json"
-        return _from_file(inside, path) if inside.is_file() else _from_transformers(name)
+    file = file_of(name)
+    if file is not None:
+        return _read(file, [file.parent / n for n in _NAMING_FILES])
+    if Path(name).expanduser().is_dir():
+        return _from_transformers(name)
     if not _HUB_ID.fullmatch(name) or name.startswith("."):
         raise RecipeError(f"there is no tokenizer file or folder {name!r}")
     return _from_hub(name)
 
 
-def _from_file(file: Path, folder: Path) -> LoadedTokenizer:
+def file_of(name: str) -> Path | None:
+    """The `tokenizer.json` on this machine that a path means; None: it means none."""
+    path = Path(name).expanduser()
+    found = path / "tokenizer.json" if path.is_dir() else path
+    return found if found.is_file() else None
+
+
+def _read(file: Path, naming: Iterable[Path]) -> LoadedTokenizer:
     try:
-        fast = Tokenizer.from_file(str(file))
+        text = file.read_text(encoding="utf-8")
+        fast = Tokenizer.from_str(text)
+        fast.no_truncation()
+        fast.no_padding()
     except Exception as error:
         raise RecipeError(f"{str(file)!r} is not a tokenizer file: {error}", hint="give a tokenizer.json") from error
-    return LoadedTokenizer(fast, None, _special_of_fast(fast, _named_in(folder / n for n in _NAMING_FILES)))
+    return LoadedTokenizer(fast, None, _special_of_fast(fast, _named_in(naming)), text)
 
 
 _NAMING_FILES = ("special_tokens_map.json", "tokenizer_config.json")
@@ -165,8 +189,7 @@ def _from_hub(name: str) -> LoadedTokenizer:
         ) from error
     if file is None:
         return _from_transformers(name)
-    fast = Tokenizer.from_file(str(file))
-    return LoadedTokenizer(fast, None, _special_of_fast(fast, _named_in(n for n in naming if n is not None)))
+    return _read(file, [n for n in naming if n is not None])
 
 
 def _from_transformers(name: str) -> LoadedTokenizer:

@@ -17,6 +17,9 @@ _HOME = {
     "threads": ("zephon.runners.threads", "Threads"),
 }
 
+BIND_HERE = ("inline", "threads")
+"""Runners that bind stages in this process."""
+
 
 def make_runner(name: str, *, workers: int | None, resources: Mapping[str, Mapping[str, Any]] | None = None) -> Runner:
     """The runner called `name`, not started: no thread and no process exists before its `start`.

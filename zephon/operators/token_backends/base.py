@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,13 +16,20 @@ I32 = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Ready:
-    """A tokenizer made ready, as the text of its `tokenizer.json`: nothing cuts, fills, adds special tokens or draws at random."""
+    """A tokenizer made ready, as the text of its `tokenizer.json`: nothing cuts, fills or draws at random.
+
+    Its post-processor, which adds special tokens, may be there; nobody asks for it.
+    """
 
     text: str
     plain: Mapping[str, Any]
     """The text parsed; not to be changed."""
     allow_special: bool
     """False: special tokens are not looked for in the text."""
+    hidden: Mapping[str, int] = field(default_factory=dict)
+    """Special tokens that got another name, so that no text can spell them: that name → id."""
+    origin: str = ""
+    """The text before anything was left out; the same object where nothing was."""
 
 
 class RefusedError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -13,6 +13,7 @@ import tokenizers
 import xxhash
 
 from zephon.errors import RecipeError, unknown
+from zephon.operators.token_backends.ahead import Ahead
 from zephon.operators.token_backends.base import Backend, FlatEncoder, Ready, RefusedError
 from zephon.operators.token_backends.checked import Checked
 from zephon.operators.token_backends.fastokens import Fastokens
@@ -30,28 +31,65 @@ _log = logging.getLogger("zephon.operators.tokenize")
 
 
 def choose(
-    ready: Ready, tokenizer: tokenizers.Tokenizer, *, backends: Sequence[Backend] = BACKENDS, wish: str | None = None
+    ready: Ready,
+    tokenizer: Callable[[], tokenizers.Tokenizer],
+    *,
+    reference: Callable[[], tokenizers.Tokenizer] | None = None,
+    backends: Sequence[Backend] = BACKENDS,
+    wish: str | None = None,
+    ahead: Ahead | None = None,
 ) -> FlatEncoder:
     """The encoder for a tokenizer: proven equal where it isn't `tokenizers` itself. The log says which one, and why.
 
-    A proof takes some 30 ms, and is made once per process for each vocabulary.
+    A proof takes some 20 ms, and is made once per process for each vocabulary.
 
     Args:
         ready: the tokenizer as text.
-        tokenizer: the same as an object, with the same settings.
+        tokenizer: makes an object of it that does nothing but encode.
+        reference: gives an object with the same ids, to compare with; asked by one thread at a time. None: `tokenizer`.
         backends: the libraries to try, in this order.
         wish: one of their names, `tokenizers` or `auto`; None: what the environment says.
+        ahead: may have loaded `ready`.
 
     Raises:
         RecipeError: an unknown name.
     """
+    wanted = wished(backends, wish)
+    if not wanted:
+        return HuggingFace(tokenizer())
+    made = _PROVEN.encoder(ready, reference or tokenizer, wanted, ahead)
+    return made or HuggingFace(tokenizer())
+
+
+def wished(backends: Sequence[Backend] = BACKENDS, wish: str | None = None) -> list[Backend]:
+    """Those back-ends that may be chosen. Raises `RecipeError` for an unknown name."""
     wish = wish or os.environ.get(SWITCH) or "auto"
     names = ["auto", "tokenizers", *(backend.name for backend in backends)]
     if wish not in names:
         raise RecipeError(f"{SWITCH}: {unknown('tokenizer back-end', wish, names)}")
-    if wish == "tokenizers":
-        return HuggingFace(tokenizer)
-    return _PROVEN.encoder(ready, tokenizer, [backend for backend in backends if wish in ("auto", backend.name)])
+    return [backend for backend in backends if wish in ("auto", backend.name)]
+
+
+def begin(make: Callable[[], Ready]) -> Ahead | None:
+    """Have the back-end that `choose` will try first load in the background; None: there is none.
+
+    Args:
+        make: makes the tokenizer ready, in that thread.
+    """
+    try:
+        wanted = wished()
+    except RecipeError:  # told when the run asks for it
+        return None
+    first = next((backend for backend in wanted if _installed(backend)), None)
+    return None if first is None else Ahead(make, lambda ready: first if _PROVEN.may_load(ready, wanted, first) else None)
+
+
+def _installed(backend: Backend) -> bool:
+    try:
+        backend.version()
+    except RefusedError:
+        return False
+    return True
 
 
 class _Proven:
@@ -63,29 +101,43 @@ class _Proven:
         self._alive: WeakValueDictionary[tuple[str, ...], Checked] = WeakValueDictionary()
         self._winner: dict[tuple[str, ...], str] = {}
 
-    def encoder(self, ready: Ready, tokenizer: tokenizers.Tokenizer, backends: Sequence[Backend]) -> FlatEncoder:
-        content = xxhash.xxh3_128_hexdigest(ready.text.encode("utf-8", "surrogatepass"))
-        key = (content, str(ready.allow_special), *(backend.name for backend in backends))
+    def encoder(
+        self,
+        ready: Ready,
+        tokenizer: Callable[[], tokenizers.Tokenizer],
+        backends: Sequence[Backend],
+        ahead: Ahead | None,
+    ) -> FlatEncoder | None:
+        """One of the back-ends, compared with what `tokenizer` gives; None: none is equal."""
+        key = _key(ready, backends)
         with self._one_at_a_time:
             held = self._alive.get(key)
-            if held is not None:
+            if held is not None or key in self._refused:
                 return held
-            reference = HuggingFace(tokenizer)
-            if key in self._refused:
-                return reference
-            made = _first_equal(ready, reference, backends, self._winner.get(key))
+            reference = HuggingFace(tokenizer())
+            made = _first_equal(ready, reference, backends, self._winner.get(key), ahead)
             if made is None:
                 self._refused.add(key)
-                return reference
+                return None
             self._winner[key], self._alive[key] = made
             return made[1]
+
+    def may_load(self, ready: Ready, backends: Sequence[Backend], backend: Backend) -> bool:
+        """Whether `encoder` would have this one load; nobody waits for it to know."""
+        key = _key(ready, backends)
+        return key not in self._refused and key not in self._alive and self._winner.get(key, backend.name) == backend.name
+
+
+def _key(ready: Ready, backends: Sequence[Backend]) -> tuple[str, ...]:
+    content = xxhash.xxh3_128_hexdigest(ready.text.encode("utf-8", "surrogatepass"))
+    return (content, str(ready.allow_special), *(backend.name for backend in backends))
 
 
 _PROVEN = _Proven()
 
 
 def _first_equal(
-    ready: Ready, reference: HuggingFace, backends: Sequence[Backend], winner: str | None
+    ready: Ready, reference: HuggingFace, backends: Sequence[Backend], winner: str | None, ahead: Ahead | None
 ) -> tuple[str, Checked] | None:
     """The first back-end that is proven equal, and its name; `winner` has been proven already."""
     reasons = []
@@ -94,7 +146,8 @@ def _first_equal(
             continue
         try:
             name = f"{backend.name} {backend.version()}"
-            made = Checked(name, backend.load(ready), reference=reference, reference_name=NAME, unsure=backend.unsure)
+            loaded = backend.load(ready) if ahead is None else ahead.load(backend, ready)
+            made = Checked(name, loaded, reference=reference, reference_name=NAME, unsure=backend.unsure)
             if winner is None:
                 count = prove(made, reference, ready)
                 _log.info("tokenising with %s: equal ids to %s on %d odd texts", name, NAME, count)

@@ -37,7 +37,8 @@ class Gigatoken:
         if any(not t["special"] or t["single_word"] or t["lstrip"] or t["rstrip"] for t in ready.plain["added_tokens"]):
             raise RefusedError("it has added tokens that are not plain special tokens")
         # it looks for every added token in the text, and there is no switch; so it doesn't get to know them
-        return _Encoder(ready.text if ready.allow_special else json.dumps({**ready.plain, "added_tokens": []}))
+        added = ready.plain["added_tokens"] if ready.allow_special else []
+        return _Encoder(json.dumps({**ready.plain, "post_processor": None, "added_tokens": added}))
 
 
 class _Encoder:
