@@ -18,6 +18,7 @@ from zephon import groups
 from zephon.contents import describe_columns, describe_files
 from zephon.discovery import FileShards
 from zephon.errors import DataError, RecipeError, Where, at
+from zephon.exclusion import excluded_rows
 from zephon.keys import key
 from zephon.memory import InMemoryShard, MemoryShards
 from zephon.plan.units import I64, UnitTable, unit_table
@@ -158,6 +159,11 @@ class Dataset:
         """The shards in their fixed order."""
         with at(dataset=self.name):
             return list(self._shards.list())
+
+    @cached_property
+    def excluded(self) -> dict[int, I64]:
+        """Shard number → its rows that are left out, ascending."""
+        return excluded_rows(self.name, self.exclude, [s.path for s in self.shards]) if self.exclude else {}
 
     @cached_property
     def _scan(self) -> tuple[UnitTable, pa.Schema, LookTable]:
@@ -360,7 +366,8 @@ class Dataset:
             parts += [shard.path.rsplit("/", 1)[-1], shard.size, shard.etag]
         rows = np.bincount(table.shard, weights=table.rows, minlength=len(shards)).astype(np.int64)
         parts += [int(r) for r in rows] + [int(u) for u in table.rows] + [int(n) for n in table.nbytes] + [str(self.schema)]
-        excluded = key(*[x for s, rs in sorted(self.exclude.items()) for x in (s, *rs)]) if self.exclude else None
+        # by the shards' places and not by their paths: those in a quarantine file may be from before the data moved
+        excluded = [x for number, left_out in sorted(self.excluded.items()) for x in (number, -1, *left_out.tolist())]
         return {
             "name": self.name,
             **self._shards.recipe(),
@@ -368,7 +375,7 @@ class Dataset:
             "schema": describe_columns(self.schema),
             "columns": None if self.columns is None else sorted(self.columns),
             "part": None if self.part is None or self._selection is None else self.part.recipe() | self._selection.recipe(),
-            "excluded": None if excluded is None else f"{excluded:016x}",
+            "excluded": f"{key(*excluded):016x}" if excluded else None,
             "shards": len(shards),
             "rows": table.total_rows,
             "content": f"{key(*parts):016x}",

@@ -213,7 +213,7 @@ def select(group: pa.RecordBatch, names: Iterable[str]) -> pa.RecordBatch:
 def take(group: pa.RecordBatch, indices: npt.ArrayLike) -> pa.RecordBatch:
     """The rows at `indices`, in that order (copies)."""
     index: ArrowArray = to_arrow(np.asarray(indices, dtype=np.int64))
-    if not any(_is_flat_list(field.type) for field in group.schema):
+    if not any(_is_flat_list(kind) or _has_view(kind) for kind in group.schema.types):
         return group.take(index)
     return pa.RecordBatch.from_arrays([_take_array(c, index) for c in group.columns], schema=group.schema)
 
@@ -257,13 +257,17 @@ def _is_flat_list(kind: pa.DataType) -> bool:
 def _take_array(array: ArrowArray, index: ArrowArray) -> ArrowArray:
     """`array.take(index)`; a list of numbers is taken as binary, row by row instead of element by element (4 times quicker)."""
     kind = array.type
-    if not _is_flat_list(kind) or array.null_count or array.values.null_count:
+    if not _is_flat_list(kind):
+        return array.cast(_without_views(kind)).take(index).cast(kind) if _has_view(kind) else array.take(index)
+    if array.null_count or array.values.null_count:
         return array.take(index)
     width = kind.value_type.bit_width // 8
     offsets = to_numpy(array.offsets).astype(np.int64, copy=False)
     values = array.values
     data = values.buffers()[1]
-    if data is None or not len(array):
+    if not len(values) or not len(
+        array
+    ):  # the buffer of no values may be none, or one without an address (from another process)
         return array.take(index)
     ends = (offsets + values.offset) * width
     rows = pa.Array.from_buffers(pa.large_binary(), len(array), [None, pa.py_buffer(ends), data]).take(index)
@@ -275,6 +279,32 @@ def _take_array(array: ArrowArray, index: ArrowArray) -> ArrowArray:
     if pa.types.is_large_list(kind):
         return pa.LargeListArray.from_arrays(to_arrow(starts), numbers, type=kind)
     return pa.ListArray.from_arrays(to_arrow(starts.astype(np.int32)), numbers, type=kind)
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+
+
+def _has_view(kind: pa.DataType) -> bool:
+    return _is_view(kind) or any(_has_view(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    """The type with large text and bytes in place of views, which Arrow (26) can't take."""
+    t = pa.types
+    if _is_view(kind):
+        return pa.large_string() if t.is_string_view(kind) else pa.large_binary()
+    if t.is_list(kind):
+        return pa.list_(_without_views(kind.value_type))
+    if t.is_large_list(kind):
+        return pa.large_list(_without_views(kind.value_type))
+    if t.is_fixed_size_list(kind):
+        return pa.list_(_without_views(kind.value_type), kind.list_size)  # type: ignore[no-any-return]
+    if t.is_map(kind):
+        return pa.map_(_without_views(kind.key_type), _without_views(kind.item_type))
+    if t.is_struct(kind):
+        return pa.struct([f.with_type(_without_views(f.type)) for f in kind])
+    return kind
 
 
 def concat(groups: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

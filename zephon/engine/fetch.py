@@ -15,7 +15,6 @@ from zephon import groups
 from zephon.arrays import to_arrow
 from zephon.dataset import Dataset
 from zephon.engine.bundles import Bundle, Pick, Spread, check_maps, collected, in_order
-from zephon.engine.exclusion import excluded_rows
 from zephon.engine.faults import Failure, Losses, Policy
 from zephon.engine.keep import Keep
 from zephon.errors import DataError, RecipeError, ZephonError
@@ -68,7 +67,7 @@ class Fetcher:
         self._mapped: Keep[list[pa.RecordBatch]] = Keep(_MAPPED_UNITS, lambda _: 1)
         self._ahead: dict[tuple[int, int], int] = {}
         """The last bundle that was fetched ahead, by component and lane."""
-        self._excluded = [_excluded_rows(d) for d in self.datasets]
+        self._excluded = [d.excluded or None for d in self.datasets]
 
     def _columns_of(self, dataset: Dataset) -> list[str] | None:
         mine = [name for name in dataset.schema.names if self.schema.get_field_index(name) >= 0]
@@ -403,12 +402,6 @@ def source_schema(datasets: Sequence[Dataset], columns: Sequence[str] | None, us
                 hint="leave it out with columns=…",
             ) from error
     return schema
-
-
-def _excluded_rows(dataset: Dataset) -> Mapping[int, npt.NDArray[np.int64]] | None:
-    if not dataset.exclude:
-        return None
-    return excluded_rows(dataset.name, dataset.exclude, [shard.path for shard in dataset.shards]) or None
 
 
 def _is_excluded(excluded: Mapping[int, npt.NDArray[np.int64]], shard: npt.NDArray[Any], row: I64) -> npt.NDArray[np.bool_]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from zephon.keys import I64
 
-log = logging.getLogger("zephon.engine")
+log = logging.getLogger("zephon.dataset")
 
 
 def excluded_rows(name: str, exclude: Mapping[str, Sequence[int]], paths: Sequence[str]) -> dict[int, I64]:

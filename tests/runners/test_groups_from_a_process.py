@@ -1,0 +1,71 @@
+"""A group that came from another process is like the one that was sent, whatever is done with it: its buffers may have no address."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operators_for_tests import Copies
+from runners.record_groups import record_groups
+from strategies import Recipe, rows_of
+
+from zephon import groups
+from zephon.digest import update_rows
+from zephon.gathers import take_from
+from zephon.operators.shuffle import Shuffle
+from zephon.runners.arena import pack, unpack
+
+
+def sent(group: pa.RecordBatch) -> pa.RecordBatch:
+    return unpack(pack(None, [group]))[1][0]
+
+
+def rows_digest(group: pa.RecordBatch) -> str:
+    hasher = hashlib.sha256()
+    update_rows(hasher, group, group.schema.names)
+    return hasher.hexdigest()
+
+
+def lengths(group: pa.RecordBatch) -> list[list[int]]:
+    return [groups.list_lengths(c).tolist() for c in group.columns if pa.types.is_list(c.type)]
+
+
+USES: dict[str, Callable[[pa.RecordBatch, Any], Any]] = {
+    "take": lambda group, index: groups.take(group, index).to_pylist(),
+    "gather": lambda group, index: take_from([group, group], index * 0, index).to_pylist(),
+    "concat": lambda group, _: groups.concat([group, group]).to_pylist(),
+    "hash": lambda group, _: groups.hash_group(group),
+    "digest": lambda group, _: rows_digest(group),
+    "lengths": lambda group, _: lengths(group),
+    "size": lambda group, _: groups.nbytes(group) >= 0,
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
+@settings(max_examples=60)
+@given(group=record_groups(), data=st.data())
+def test_what_is_done_with_it_gives_the_same(
+    use: Callable[[pa.RecordBatch, Any], Any], group: pa.RecordBatch, data: st.DataObject
+) -> None:
+    group = group.slice(0, 50)
+    index = np.array(data.draw(st.lists(st.integers(0, len(group) - 1), max_size=5)) if len(group) else [], dtype=np.int64)
+    assert use(sent(group), index) == use(group, index)
+
+
+def test_documents_without_tokens_change_no_byte_in_worker_processes() -> None:
+    # a list column that holds nothing comes with a buffer that has no address
+    recipe = Recipe(
+        data=(("a", (0, 0, 3, 0, 0, 0, 2, 0)),), weights=(1,), tokenised=True, steps=(Copies(column="id"), Shuffle()), lanes=2,
+        per_step=1, chunk=1, window=4, passes=1,
+    )  # fmt: skip
+    found = []
+    for runner in ("inline", "processes"):
+        pipeline = recipe.pipeline(runner=runner, workers=2)
+        found.append(([rows_of(batch) for batch in pipeline], pipeline.checkpoint()))
+    assert found[0] == found[1]
