@@ -45,8 +45,8 @@ class Format:
     name: str
     write: Callable[[Path, Sequence[Rows]], None]
     theirs: Callable[[Path], Rows] | None
-    """What the format's own library reads from the folder. None: that library is on no registry; its own files are in
-    `tests/formats/golden`."""
+    """What the format's own library reads from the folder. None: that library takes 10 s to import; its own files are in
+    `tests/formats/golden`, and `test_megatron` asks it where it is installed."""
     rows: Callable[[int], Rows] = plain_rows
     suffix: str = ""
     """Of data files; "": the format is a set, whose shards an index or manifest lists."""

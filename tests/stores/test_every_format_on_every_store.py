@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from storage.conftest import QUICK
 from stores.conftest import Place
 from stores.formats import FORMATS, Rows
 from strategies import quietly
@@ -96,10 +97,10 @@ def test_rows_are_what_the_formats_own_library_reads(name: str, written: Callabl
         assert theirs(made.folder) == made.rows
 
 
-@pytest.mark.parametrize("place", ["memory", "s3"], indirect=True)
+@pytest.mark.parametrize(("place", "cached"), [("memory", True), ("s3", True), ("s3", False)], indirect=["place"])
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_conformance_kit_passes_on_every_store(name: str, place: Place) -> None:
-    """On local disk and on a store without local paths, the tests of each format run it on more rows. S3 is behind the shard cache."""
+def test_the_conformance_kit_passes_on_every_store(name: str, place: Place, cached: bool) -> None:
+    """On local disk and on a store without local paths, the tests of each format run it on more rows."""
     made, reader = FORMATS[name], load("zephon.formats", name)()
 
     def write(folder: Path, rows: Rows) -> list[Path]:
@@ -110,8 +111,8 @@ def test_the_conformance_kit_passes_on_every_store(name: str, place: Place) -> N
 
     def elsewhere(folder: Path) -> tuple[Store, str]:
         place.put(folder)
-        cached = StoreOptions(cache=CacheOptions(root=str(place.cache), prefetch_threads=0))
-        return open_store(place.url, place.storage_options, str(place.cache), options=cached)
+        options = StoreOptions(cache=CacheOptions(root=str(place.cache), prefetch_threads=0)) if cached else QUICK
+        return open_store(place.url, place.storage_options, str(place.cache), options=options)
 
     check_format(reader, write, rows=made.rows(18), damaged=False, elsewhere=elsewhere)
 
