@@ -195,7 +195,7 @@ def _show(runs: Sequence[Seen], seconds: float) -> None:
     total = one.tokens.total()
     shares = ", ".join(f"{name} {one.tokens[name] / total:.3f} (asked: {share:g})" for name, share in SHARES.items())
     fill = total / (total + one.padding)
-    print(f"\nmixture by tokens    {shares}, over {len(one.documents)} documents")
+    print(f"\nmixture by tokens    {shares}, over {len(one.documents)} documents; longer runs come closer")
     print(
         f"packing efficiency   {fill:.1%} of {total + one.padding:,} tokens are text or images; "
         f"{one.padded:.1%} if padded in batches of {PADDED_AT_ONCE}"
