@@ -313,6 +313,7 @@ class Pipeline:
         ensure_image: bool = False,
         max_waiting: int = 1024,
         over_long: typing.Literal['error', 'drop'] = 'error',
+        align_to: int = 1,
         packing: typing.Literal['best_fit'] | None = 'best_fit',
         pad_token_id: int | None = None,
         token_columns: tuple[str, ...] = ...,

@@ -26,6 +26,7 @@ IMAGE_FIELDS: tuple[Any, ...] = (
     pa.field(columns.IMAGE_BLOCKS, pa.int32()),
 )
 """The columns of a packed row that are about its images."""
+ALIGNMENT_FIELD: Any = pa.field(columns.DOCUMENT_ALIGNMENT, pa.list_(pa.int32()))
 
 
 class GatherMultimodal:
@@ -34,8 +35,9 @@ class GatherMultimodal:
     Spans count tokens and images of the row, no longer of the document.
     """
 
-    def __init__(self, *, length: int, pad: int, columns: Sequence[str]) -> None:
+    def __init__(self, *, length: int, pad: int, columns: Sequence[str], aligned: bool = False) -> None:
         self._tokens = GatherSequences(length=length, pad=pad, columns=columns)
+        self._aligned = aligned
 
     def __call__(self, rows: pa.RecordBatch, sources: Mapping[int, pa.RecordBatch]) -> pa.RecordBatch:
         """Gather.
@@ -63,6 +65,9 @@ class GatherMultimodal:
         )
         for kind, array in zip(IMAGE_FIELDS, made, strict=True):
             group = group.append_column(kind, array)
+        if self._aligned:
+            lists = groups.make_list(pieces.offsets, pieces.numbers(columns.DOCUMENT_ALIGNMENT))
+            group = group.append_column(ALIGNMENT_FIELD, lists)
         return group
 
 
@@ -96,6 +101,12 @@ class _Pieces:
         lengths: Array = whole.value_lengths()
         lengths = lengths.fill_null(0) if lengths.null_count else lengths
         return lengths.to_numpy().astype(np.int64), whole.flatten()
+
+    def numbers(self, name: str) -> Ints:
+        """int32[P]: of each document the value of a column that all sources have."""
+        parts = [np.zeros(0, np.int32), *(groups.ints(s, name) for s in self._sources)]
+        values: Ints = np.concatenate(parts)[self._place]
+        return values
 
     def row_ends(self, counts: Ints) -> Ints:
         """int64[R+1]: where each row's elements end, when each document has so many."""

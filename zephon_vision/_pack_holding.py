@@ -20,6 +20,7 @@ from zephon.errors import DataError, InternalError, Where
 from zephon.keys import I64
 from zephon.plugin import Decision, Drops
 from zephon_vision import columns
+from zephon_vision._pack_align import align, aligned_lengths
 from zephon_vision._pack_bins import Bins, Limits
 from zephon_vision._pack_gather import conform
 
@@ -71,8 +72,11 @@ _Note = tuple[int, int, int, int, int, int]
 class MultimodalAccumulator:
     """See `Accumulator`. Decision rows refer to sources of their own, one per sequence, with exactly the sequence's documents."""
 
-    def __init__(self, limits: Limits | None, *, within: Limits, drop: bool, token_columns: Sequence[str]) -> None:
+    def __init__(
+        self, limits: Limits | None, *, within: Limits, drop: bool, token_columns: Sequence[str], align_to: int, pad: int
+    ) -> None:
         """`limits` None: one document per sequence. A document over `within` is dropped with `drop`, else an error."""
+        self._align_to, self._pad = align_to, pad
         self._bins = Bins(limits) if limits is not None else None
         self._within = within
         self._drop = drop
@@ -98,6 +102,9 @@ class MultimodalAccumulator:
             return []
         payload = self._payload(group)
         lengths, images, blocks = _measures(payload, group)
+        if self._align_to > 1:
+            payload = align(payload, lengths, self._align_to, pad=self._pad, token_columns=self._token_columns)
+            lengths = aligned_lengths(lengths, self._align_to)
         used, drops = self._within_limits(group, lengths, images, blocks)
         if not len(used):
             return [Decision(groups.empty_group(_LIGHT), {}, drops)]

@@ -76,5 +76,8 @@ MM_TYPES = "mm_token_type_ids"
 """Optional, beside the tokens: 1 on image tokens, 0 on text (wrappers included, as transformers has it)."""
 IMAGE_DOCUMENT = "image_document"
 """In packed rows, `list<int32>` parallel to IMAGES: which document of the row each image belongs to, from 0."""
+DOCUMENT_ALIGNMENT = "document_alignment"
+"""In packed rows with `align_to`, `list<int32>` parallel to `document_lengths`: how many pad tokens at each document's end are part of
+its length."""
 IMAGE_TOKENS = "image_tokens"
 """int32 per row: the tokens that stand for images, wrappers included."""

@@ -5,7 +5,7 @@ It decides from lengths and costs alone, before any image is decoded: what waits
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -14,10 +14,11 @@ import pyarrow as pa
 from zephon import groups
 from zephon.errors import RecipeError, unknown
 from zephon.operators.pack_gather import PIECE_FIELDS
-from zephon.plugin import LaneWindow, StatefulOperator
+from zephon.plugin import Collation, Fields, LaneWindow, StatefulOperator
 from zephon_vision import columns
 from zephon_vision._pack_bins import NO_LIMIT, Limits
-from zephon_vision._pack_gather import IMAGE_FIELDS, GatherMultimodal
+from zephon_vision._pack_fields import pack_fields
+from zephon_vision._pack_gather import ALIGNMENT_FIELD, IMAGE_FIELDS, GatherMultimodal
 from zephon_vision._pack_holding import MultimodalAccumulator
 from zephon_vision.collate import CollatesVision
 
@@ -41,6 +42,7 @@ class PackMultimodal(CollatesVision, StatefulOperator):
     * `images`, `image_plans`: those of its documents, in order; `image_document` `list<int32>`: which document of the row each is of.
     * `image_spans`: where in the row's tokens they stand, with `image` counted in the row.
     * `image_blocks` int32: their patches or tiles in all.
+    * `document_alignment` `list<int32>`, only with `align_to`: the pad tokens at the end of each document.
     """
 
     name: ClassVar[str] = "pack_multimodal"
@@ -65,6 +67,10 @@ class PackMultimodal(CollatesVision, StatefulOperator):
     max_waiting: int = 1024
     over_long: OverLong = "error"
     """What becomes of a document that alone is over a budget."""
+    align_to: int = 1
+    """Pad each document with pad tokens that are not trained on, up to a multiple of so many tokens: for context parallelism 2 * cp, so
+    that every document (`cu_seqlens`) can be cut into equal parts. `max_length` is then a multiple of it, or one more, for
+    `to_training(shift=True)`, which takes the last token away. The pad tokens count as `added` in the accounting."""
     packing: Packing | None = "best_fit"
     """None: one document per sequence."""
     pad_token_id: int | None = None
@@ -88,12 +94,18 @@ class PackMultimodal(CollatesVision, StatefulOperator):
             ("max_age", 1, most),
             ("max_waiting", 0, most),
             ("pad_token_id", 0, most),
+            ("align_to", 1, self.max_length),
         ):
             value = getattr(self, name)
-            if value is None and name not in ("max_length", "open_bins", "least_room", "max_waiting"):
+            if value is None and name not in ("max_length", "open_bins", "least_room", "max_waiting", "align_to"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= greatest:
                 raise RecipeError(f"pack_multimodal: {name} is {value!r}; it must be a whole number from {least} to {greatest}")
+        if self.max_length % self.align_to > 1:
+            raise RecipeError(
+                f"pack_multimodal: max_length {self.max_length} is no multiple of align_to {self.align_to}",
+                hint="one more than a multiple is for to_training(shift=True)",
+            )
         if self.ensure_image and self.packing is None:
             raise RecipeError(
                 "pack_multimodal: ensure_image needs packing",
@@ -146,17 +158,36 @@ class PackMultimodal(CollatesVision, StatefulOperator):
             within=self._limits(),
             drop=self.over_long == "drop",
             token_columns=self.token_columns,
+            align_to=self.align_to,
+            pad=self.pad_token_id or 0,
         )
 
     def bind(self) -> GatherMultimodal:
         """The copying of tokens and images."""
         self._check_pad()
-        return GatherMultimodal(length=self.max_length, pad=self.pad_token_id or 0, columns=self.token_columns)
+        return GatherMultimodal(
+            length=self.max_length, pad=self.pad_token_id or 0, columns=self._columns(), aligned=self.align_to > 1
+        )
+
+    def training_options(self) -> Mapping[str, Any]:
+        """See `zephon.plugin.Collates`: those of `CollatesVision`, `loss_weight` and `return_stats`."""
+        return {**super().training_options(), "loss_weight": None, "return_stats": False}
+
+    def collate(self, batch: Collation, fields: Fields) -> Fields:
+        """See `zephon.plugin.Collates`. To the fields of `CollatesVision` it adds, where they are asked for:
+
+        * `loss_weight` float32, shaped as `loss_mask`, with `loss_weight="token"` (1 for each label that counts), `"sample"` (1 / n, with
+          n the labels that count in the document) or `"square"` (1 / sqrt(n)).
+        * `seq_lens`, `seq_lens_padded` int32 [B, D], 0 after a row's last document (with `flatten` [D]): the documents' lengths without and
+          with their alignment; only with `align_to`.
+        * `stats` with `return_stats=True`: a dict of `n_docs`, `n_images`, `n_patches`, `sum_patch_sq` and `fill`, [B] each.
+        """
+        return pack_fields(batch, super().collate(batch, fields), align_to=self.align_to)
 
     def empty_row(self, schema: pa.Schema | None) -> pa.RecordBatch:
         """One row of padding only, without images; with zeros in the token columns that `schema` has (None: in all)."""
         kinds = self._packed(schema if schema is not None else _all_columns(self.token_columns))
-        whole = {groups.TOKENS: self.pad_token_id or 0, **dict.fromkeys(self.token_columns, 0)}
+        whole = {groups.TOKENS: self.pad_token_id or 0, **dict.fromkeys(self._columns(), 0)}
         single = {groups.PADDING: self.max_length, columns.IMAGE_BLOCKS: 0}
         arrays: list[Any] = []
         for kind in kinds:
@@ -167,10 +198,16 @@ class PackMultimodal(CollatesVision, StatefulOperator):
     def _packed(self, schema: pa.Schema) -> pa.Schema:
         carried = [
             pa.field(name, pa.list_(pa.uint8() if name == groups.LOSS_MASK else schema.field(name).type.value_type))
-            for name in self.token_columns
-            if schema.get_field_index(name) >= 0
+            for name in self._columns()
+            if schema.get_field_index(name) >= 0 or (name == groups.LOSS_MASK and self.align_to > 1)
         ]
-        return pa.schema([pa.field(groups.TOKENS, pa.list_(pa.int32())), *carried, *PIECE_FIELDS, *IMAGE_FIELDS])
+        last = [ALIGNMENT_FIELD] if self.align_to > 1 else []
+        return pa.schema([pa.field(groups.TOKENS, pa.list_(pa.int32())), *carried, *PIECE_FIELDS, *IMAGE_FIELDS, *last])
+
+    def _columns(self) -> tuple[str, ...]:
+        """The token columns; pad tokens between documents need a loss mask."""
+        extra = (groups.LOSS_MASK,) if self.align_to > 1 and groups.LOSS_MASK not in self.token_columns else ()
+        return (*self.token_columns, *extra)
 
     def _limits(self) -> Limits:
         return Limits(

@@ -67,13 +67,13 @@ def chats() -> list[dict[str, Any]]:
     ]
 
 
-def of_chats(tokenizer: Path, rows: list[dict[str, Any]]) -> Pipeline:
+def of_chats(tokenizer: Path, rows: list[dict[str, Any]], **packing: Any) -> Pipeline:
     return (
         Pipeline(StaticMixtureWorkSource([Dataset.from_records("chats", rows)], stop_after_passes=1))
         .interleave()
         .probe_images()
         .tokenize_interleaved(tokenizer_id=str(tokenizer), images=POLICY, on_bad_image="drop_sample")
-        .pack_multimodal(max_length=256)
+        .pack_multimodal(max_length=256, **packing)
         .decode_images(max_bad_ratio=None)
         .batch(1)
         .options(runner="inline")
@@ -246,6 +246,34 @@ def test_images_that_browsers_dont_show_or_that_are_large_become_small_jpegs(kin
     assert url.startswith("data:image/jpeg;base64,")
     assert len(url) < 250_000
     assert data_url(b"no image") is None
+
+
+def test_large_pictures_become_small_ones_on_white_and_are_not_clipped() -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (600, 600, 3), dtype=np.uint8)
+    clear = np.dstack([np.where(noise > 127, 60, 0).astype(np.uint8), np.zeros((600, 600), np.uint8)])
+    clear[:300, :, 3] = 255
+    clear[:300, :, :3] = noise[:300]
+    deep = (noise[..., 0].astype(np.uint16) // 2 + 64) * 257
+    for made, check in (
+        (Image.fromarray(clear, "RGBA"), lambda rgb: rgb[300:].min() > 240),
+        (Image.fromarray(deep), lambda rgb: 100 < rgb.mean() < 150),
+    ):
+        out = io.BytesIO()
+        made.save(out, "PNG")
+        assert len(out.getvalue()) > 150_000
+        url = data_url(out.getvalue())
+        assert url is not None
+        with Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))) as small:
+            assert small.size == (480, 480)
+            assert check(np.asarray(small.convert("RGB")).astype(int))
+
+
+def test_pad_tokens_of_aligned_documents_are_not_shown(tokenizer: Path) -> None:
+    plain = preview(of_chats(tokenizer, chats()), batches=9)
+    aligned = preview(of_chats(tokenizer, chats(), align_to=64), batches=9)
+    shown = [{d.source: (d.tokens, d.parts) for s in made.sequences for d in s.documents} for made in (plain, aligned)]
+    assert shown[0] == shown[1]
+    assert "<bdi>" in page(plain)
 
 
 def test_a_real_browser_shows_every_image(tokenizer: Path, tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ from zephon.pipeline import Pipeline
 from zephon.plan.source import StaticMixtureWorkSource
 
 # columns of vision operators; the core finds them by name, as it does with anybody's operators
-IMAGES, INFO, PLANS, SPANS, DOCUMENT, PIXELS = (
-    "images", "image_info", "image_plans", "image_spans", "image_document", "pixel_values",
+IMAGES, INFO, PLANS, SPANS, PIXELS, ALIGNMENT = (
+    "images", "image_info", "image_plans", "image_spans", "pixel_values", "document_alignment",
 )  # fmt: skip
 
 _OBJECT = re.compile(r"(?P<module>.+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*)")
@@ -312,12 +312,14 @@ class _Rows:
         trained = np.ones(len(tokens), dtype=bool) if mask is None else np.array(mask, dtype=bool)
         images = self._images(row)
         start = 0
-        for number, length in enumerate(lengths):
+        alignment = self._value(ALIGNMENT, row) or [0] * len(lengths)
+        for number, (whole, aligned) in enumerate(zip(lengths, alignment, strict=True)):
+            length = whole - aligned  # pad tokens at the end of a document are not shown
             stop = start + length
             inside = [(a - start, b - start, image) for a, b, image in images if start <= a < stop]
             parts = list(self._parts(tokens[start:stop], trained[start:stop], inside))
             yield Document(number, self._document_source(row, number), length, int(trained[start:stop].sum()), parts)
-            start = stop
+            start += whole
 
     def _parts(self, tokens: Sequence[int], trained: Any, images: Sequence[tuple[int, int, Shown]]) -> Iterator[Part]:
         """Text and images in turn."""

@@ -29,10 +29,11 @@ section { border: 1px solid var(--line); border-radius: 8px; padding: 1em; margi
 article { background: hsl(var(--hue) 60% var(--tint)); border-left: 5px solid hsl(var(--hue) 60% 50%); padding: .5em .8em; margin: .5em 0 }
 article header { font-size: .85em; font-weight: 600; color: hsl(var(--hue) 60% var(--deep)) }
 .text { white-space: pre-wrap; overflow-wrap: anywhere; color: var(--soft) }
+.text span { unicode-bidi: isolate }
 .text .trained { color: var(--ink); box-shadow: inset 0 -2px hsl(var(--hue) 70% 50%) }
 .text .special { font: .8em ui-monospace, monospace; opacity: .75; border: 1px solid var(--line); border-radius: 4px; padding: 0 .2em }
 figure { margin: .5em 0; width: fit-content; max-width: 100% }
-figure img { max-height: 220px; max-width: 100%; display: block }
+figure img { max-height: 220px; max-width: 100%; display: block; background: #fff }
 figcaption { font-size: .78em; color: var(--soft) }
 .missing { border: 1px dashed var(--soft); padding: 1.5em } .blank { outline: 3px solid #c33 }
 table { border-collapse: collapse } td, th { padding: .15em .8em .15em 0; text-align: left }
@@ -93,11 +94,12 @@ def _document(document: Document) -> Iterator[str]:
 def _text(part: Part) -> str:
     kinds = [name for name, here in (("special", part.kind == "special"), ("trained", part.trained)) if here]
     text = escape(part.text)
-    return f'<span class="{" ".join(kinds)}">{text}</span>' if kinds else text
+    # isolated: a right-to-left override in somebody's text must not turn round what follows it
+    return f'<span class="{" ".join(kinds)}">{text}</span>' if kinds else f"<bdi>{text}</bdi>"
 
 
 def _figure(image: Shown) -> str:
-    caption = escape(f"{image.caption} {image.path or ''}".strip())
+    caption = escape(" · ".join(filter(None, (image.caption, image.path))))
     url = data_url(image.data) if image.data is not None else None
     blank = " blank" if image.blank else ""
     if url is None:
@@ -138,7 +140,12 @@ def _smaller(data: bytes) -> bytes | None:
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "AVIF")) as image:
             image.draft("RGB", (_SIDE, _SIDE))
-            small = ImageOps.exif_transpose(image).convert("RGB")
+            small = ImageOps.exif_transpose(image)
+            if small.mode.startswith("I"):
+                small = small.point(lambda value: value / 257).convert("L")  # 16 bits: convert alone would clip
+            elif small.has_transparency_data:
+                small = Image.alpha_composite(Image.new("RGBA", small.size, "white"), small.convert("RGBA"))
+            small = small.convert("RGB")
             small.thumbnail((_SIDE, _SIDE))
             small.save(out, "JPEG", quality=80)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):

@@ -8,27 +8,40 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zephon import groups
+from zephon import groups, keys
 from zephon.arrays import to_arrow
 from zephon.dataset import Dataset
 from zephon.engine.faults import Losses, Policy, apply_under
 from zephon.engine.fetch import source_schema, with_provenance
 from zephon.errors import RecipeError, at
+from zephon.keys import I64
 from zephon.plugin import CountsTokens, Operator
 
 _SPOTS = 16
+"""Units that are looked into, where so many have enough rows."""
+
+
+def spread(total: int, count: int, key: int) -> I64:
+    """`count` of the numbers below `total`, ascending, all where there are no more: one out of each of `count` equal parts, drawn by `key`.
+
+    Not evenly spaced ones: data often has a period (sources that take turns, every fourth row a long one), and then they are all alike.
+    """
+    if count >= total:
+        return np.arange(total, dtype=np.int64)
+    borders = np.arange(count + 1, dtype=np.int64) * total // count
+    return borders[:-1] + keys.uniform_below(key, np.arange(count), np.diff(borders))
 
 
 def sample(dataset: Dataset, columns: Sequence[str] | None, component: int, size: int) -> pa.RecordBatch:
-    """About `size` records, evenly spread over the data set: up to 16 units, evenly spaced rows of each. A function of the data alone."""
+    """About `size` records, spread over the data set: some of each of 16 units, or of as many as it takes. A function of the data alone."""
     table = dataset.units
     schema = source_schema([dataset], columns, [True])
-    spots = np.unique(np.linspace(0, len(table) - 1, min(_SPOTS, len(table))).astype(np.int64))
+    needed = -(-size * len(table) // max(1, int(table.rows.sum())))
+    spots = spread(len(table), max(_SPOTS, needed), keys.key("token estimation"))
     each = -(-size // len(spots))
     parts = []
     for unit in spots:
-        rows = int(table.rows[unit])
-        wanted = np.unique(np.linspace(0, rows - 1, min(each, rows)).astype(np.int64))
+        wanted = spread(int(table.rows[unit]), each, keys.key("token estimation", int(unit)))
         names = None if columns is None else [f.name for f in schema]
         read = dataset.read(int(unit), names or None)
         whole = groups.concat([groups.select(g, [n for n in schema.names if n in g.schema.names]) for g in read])

@@ -17,7 +17,7 @@ class TokenEstimation:
         primer: "measure": tokenise a sample with the pipeline's own operators; a number: tokens per record for every data set;
             a mapping: tokens per record by name.
         measure: instead of the pipeline's tokenizer: a function `(dict record) -> number of tokens`.
-        calibration_samples: records sampled per data set, spread evenly over it.
+        calibration_samples: records sampled per data set, spread over it: one drawn by key from each of as many parts.
 
     The sample is a function of the data alone, so all ranks find the same numbers; they are kept in the state, and a restored run does not
     sample again.

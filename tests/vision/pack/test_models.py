@@ -54,12 +54,14 @@ def rows(count: int, seed: int) -> pa.Table:
     )
 
 
-def batches(table: pa.Table, *, packing: Any = "best_fit", length: int = 160, **decoding: Any) -> list[Batch]:
+def batches(
+    table: pa.Table, *, packing: Any = "best_fit", length: int = 160, align_to: int = 1, **decoding: Any
+) -> list[Batch]:
     source = StaticMixtureWorkSource([Dataset.from_records("a", table)], {"a": 1.0}, chunk_size=5, stop_after_passes=1)
     pipeline = (
         Pipeline(source)
         .tokenize_interleaved(tokenizer=tokenizer(), images=POLICY, bos=False, eos=False, pad_token_id=0)
-        .pack_multimodal(max_length=length, max_patches=200, open_bins=3, least_room=8, packing=packing)
+        .pack_multimodal(max_length=length, max_patches=200, open_bins=3, least_room=8, packing=packing, align_to=align_to)
         .decode_images(backend="torch", **decoding)
         .batch(1)
         .options(lanes=1, runner="inline")
@@ -117,6 +119,10 @@ def test_a_pack_has_the_loss_of_its_documents_one_by_one() -> None:
     found, labels = total([loss(f) for f in fields_of(packed)])
     assert labels == count
     assert found / labels == pytest.approx(want / count, abs=1e-5)
+    # also where documents are aligned by pad tokens
+    found_aligned, same = total([loss(f) for f in fields_of(batches(table, align_to=16))])
+    assert same == count
+    assert found_aligned / same == pytest.approx(want / count, abs=1e-5)
     # and it would be another one if documents saw each other, or if images had the positions of text
     for change in (lambda p: torch.cat([torch.arange(p.shape[2]).expand(p[:1].shape), p[1:]]), lambda p: p[:1].expand(p.shape)):
         other, _ = total([loss(f, position_ids=change(f["position_ids"])) for f in fields_of(packed)])
