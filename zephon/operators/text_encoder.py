@@ -36,10 +36,10 @@ class TextEncoder:
         ahead: Ahead | None = None,
     ) -> None:
         self._encoder: FlatEncoder
-        if loaded.fast is None:
+        if loaded.slow is not None:
             self._encoder = _Slow(loaded.slow, allow_special=allow_special)
             return
-        text = loaded.fast.to_str() if loaded.text is None else loaded.text
+        text = _text_of(loaded)
         ready = None if ahead is None else ahead.ready_of(text)
         if ready is None:
             ready = make_ready(text, allow_special=allow_special)
@@ -48,7 +48,14 @@ class TextEncoder:
             same = ready.text is ready.origin  # nothing had to change
             return (loaded.lend(encode_special_tokens=not allow_special) if same else None) or _plain_copy(ready)
 
-        self._encoder = choose(ready, lambda: _plain_copy(ready), reference=reference, backends=backends, ahead=ahead)
+        self._encoder = choose(
+            ready,
+            lambda: _plain_copy(ready),
+            reference=reference,
+            noted=loaded.noted,
+            backends=backends,
+            ahead=ahead,
+        )
 
     def encode(self, texts: Sequence[str]) -> tuple[I32, I64]:
         """`(ids of all texts in a row, int64[N] how many each text has)`.
@@ -58,6 +65,13 @@ class TextEncoder:
                 covers that.
         """
         return self._encoder.encode(texts)
+
+
+def _text_of(loaded: LoadedTokenizer) -> str:
+    if loaded.text is not None:
+        return loaded.text
+    assert loaded.fast is not None
+    return str(loaded.fast.to_str())
 
 
 class _Slow:
@@ -84,12 +98,17 @@ def default_frame(loaded: LoadedTokenizer) -> tuple[tuple[int, ...], tuple[int, 
     Raises:
         RecipeError: it does something else than that.
     """
+    before, after = loaded.noted("frame", lambda: _default_frame(loaded))
+    return tuple(before), tuple(after)
+
+
+def _default_frame(loaded: LoadedTokenizer) -> tuple[list[int], list[int]]:
     for probe in _PROBES:
         bare, framed = _probe(loaded, probe)
         size = len(bare)
         for begin in range(len(framed) - size + 1):
             if size and framed[begin : begin + size] == bare:
-                return tuple(framed[:begin]), tuple(framed[begin + size :])
+                return framed[:begin], framed[begin + size :]
     raise RecipeError(
         "this tokenizer adds special tokens in a way that is not understood",
         hint="choose special_tokens='bos_eos', 'bos', 'eos' or 'none'",
