@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,10 @@ from tokenizers import Tokenizer
 
 from zephon.errors import RecipeError
 from zephon.keys import I64
-from zephon.operators.token_backends import BACKENDS, Ahead, Backend, FlatEncoder, Ready, choose
+from zephon.operators.token_backends import BACKENDS, Ahead, Backend, FlatEncoder, Ready, begin, choose
 from zephon.operators.token_backends.base import I32, flat
 from zephon.operators.token_backends.hugging_face import parts_of
-from zephon.operators.tokenizer_files import LoadedTokenizer
+from zephon.operators.tokenizer_files import LoadedTokenizer, file_of
 
 _PROBES = ("a", "0", ".", "the", "A", "人")
 
@@ -106,9 +105,9 @@ def _default_frame(loaded: LoadedTokenizer) -> tuple[list[int], list[int]]:
     for probe in _PROBES:
         bare, framed = _probe(loaded, probe)
         size = len(bare)
-        for begin in range(len(framed) - size + 1):
-            if size and framed[begin : begin + size] == bare:
-                return framed[:begin], framed[begin + size :]
+        for first in range(len(framed) - size + 1):
+            if size and framed[first : first + size] == bare:
+                return framed[:first], framed[first + size :]
     raise RecipeError(
         "this tokenizer adds special tokens in a way that is not understood",
         hint="choose special_tokens='bos_eos', 'bos', 'eos' or 'none'",
@@ -160,9 +159,10 @@ def make_ready(text: str, *, allow_special: bool) -> Ready:
     return Ready(json.dumps(plain) if changed or hidden else text, plain, allow_special, hidden, text)
 
 
-def ready_from(file: Path, *, allow_special: bool) -> Ready:
-    """A `tokenizer.json` on disk made ready."""
-    return make_ready(file.read_text(encoding="utf-8"), allow_special=allow_special)
+def begin_file(spec: Any, *, allow_special: bool) -> Ahead | None:
+    """Have a quicker library begin to load a tokenizer, where `spec` is the path of one on disk: see `token_backends.begin`."""
+    file = file_of(spec) if isinstance(spec, str) else None
+    return None if file is None else begin(lambda: make_ready(file.read_text(encoding="utf-8"), allow_special=allow_special))
 
 
 def _plain_copy(ready: Ready) -> Tokenizer:
