@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,11 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=500, derandomize=False)
 settings.load_profile(os.environ.get("ZEPHON_TESTS", "quick"))
+
+# Notes of an earlier run must not hide what is wrong now. The caches of others stay where they are.
+os.environ.setdefault("HF_HOME", os.path.expanduser("~/.cache/huggingface"))
+_CACHE = tempfile.TemporaryDirectory(prefix="zephon-tests-")
+os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 RUNNERS = ("inline", "threads", "processes")
 

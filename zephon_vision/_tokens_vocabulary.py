@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from tokenizers import Tokenizer
 from zephon.errors import InternalError, RecipeError
 from zephon.keys import I64
 from zephon.operators.text_encoder import TextEncoder, hide_special, plain_settings
+from zephon.operators.token_backends import Ahead
 from zephon.operators.tokenizer_files import LoadedTokenizer
 from zephon_vision.policies.base import Policy, SpecialIds
 
@@ -39,12 +41,12 @@ class Texts:
 class Vocabulary:
     """A tokenizer made ready; any number of threads may use it."""
 
-    def __init__(self, loaded: LoadedTokenizer, special_tokens: Sequence[str]) -> None:
+    def __init__(self, loaded: LoadedTokenizer, special_tokens: Sequence[str], ahead: Ahead | None = None) -> None:
         loaded = _marked_special(loaded, special_tokens)
         self._loaded = loaded
         self.specials = special_strings(loaded)
         self.strips_left, self.strips_right = _stripping(loaded)
-        self._encoder = SpanEncoder(loaded)
+        self._encoder = SpanEncoder(loaded, ahead)
         rest = _never_first(loaded)
         self._rest = self._encoder if rest is None else SpanEncoder(rest)
 
@@ -78,11 +80,18 @@ class Vocabulary:
 class SpanEncoder:
     """Encodes texts, and tells which tokens come from which characters."""
 
-    def __init__(self, loaded: LoadedTokenizer) -> None:
-        encoder = TextEncoder(loaded, allow_special=False)
-        self.encode = encoder.encode
-        self._offsets = None if loaded.fast is None else _with_offsets(loaded.fast)
-        self._widths, self._nfc = (None, False) if loaded.fast is None else byte_widths(loaded.fast)
+    def __init__(self, loaded: LoadedTokenizer, ahead: Ahead | None = None) -> None:
+        self.encode = TextEncoder(loaded, allow_special=False, ahead=ahead).encode
+        self._loaded = loaded
+
+    @cached_property
+    def _offsets(self) -> Tokenizer | None:
+        """Encodes alike, with offsets; None: this tokenizer has none. Few data sets ever need it, and it is as large as the first."""
+        return None if self._loaded.fast is None else _with_offsets(self._loaded.fast)
+
+    @cached_property
+    def _bytes(self) -> tuple[I64 | None, bool]:
+        return (None, False) if self._loaded.fast is None else byte_widths(self._loaded.fast)
 
     def encode_spans(self, texts: Sequence[str], spans: Sequence[Spans]) -> Texts:
         """Encode texts, all in one call; only where bytes don't tell where tokens are, some are encoded again with offsets."""
@@ -92,7 +101,7 @@ class SpanEncoder:
         trained = np.repeat(whole, lengths).astype(np.uint8)
         if not len(mixed):
             return Texts(ids, lengths, trained)
-        left = self._by_bytes(texts, spans, mixed, ids, lengths, trained) if self._widths is not None else mixed
+        left = self._by_bytes(texts, spans, mixed, ids, lengths, trained)
         if len(left):
             numbers = left.tolist()
             made = self._encode_mixed([texts[i] for i in numbers], [spans[i] for i in numbers])
@@ -105,8 +114,10 @@ class SpanEncoder:
 
     def _by_bytes(self, texts: Sequence[str], spans: Sequence[Spans], mixed: I64, ids: I32, lengths: I64, trained: U8) -> I64:
         """Mark what is trained by the number of bytes that each token stands for; the texts where that doesn't add up are given back."""
-        assert self._widths is not None
-        widths = self._widths[ids]
+        of_token, nfc = self._bytes
+        if of_token is None:
+            return mixed
+        widths = of_token[ids]
         ends = np.cumsum(widths)
         begins = ends - widths
         last = np.cumsum(lengths)
@@ -119,7 +130,7 @@ class SpanEncoder:
             text = texts[number]
             plain = text.isascii()
             if sizes[number] != (len(text) if plain else len(text.encode())) or not (
-                plain or not self._nfc or unicodedata.is_normalized("NFC", text)
+                plain or not nfc or unicodedata.is_normalized("NFC", text)
             ):
                 left.append(number)
                 continue
@@ -255,6 +266,9 @@ def _interleaved(made: Sequence[Texts], where: Sequence[I64]) -> Texts:
 
 def token_id(loaded: LoadedTokenizer, token: str) -> int | None:
     """The id of a token of the vocabulary, or None."""
+    added = next((t.id for t in added_tokens(loaded) if t.content == token), None)
+    if added is not None:
+        return added
     if loaded.fast is not None:
         known: int | None = loaded.fast.token_to_id(token)
         return known
@@ -262,14 +276,37 @@ def token_id(loaded: LoadedTokenizer, token: str) -> int | None:
     return None if found is None else int(found)
 
 
+class Added(NamedTuple):
+    """A token that was added to a vocabulary."""
+
+    id: int
+    content: str
+    special: bool
+    lstrip: bool
+    rstrip: bool
+
+
+def added_tokens(loaded: LoadedTokenizer) -> list[Added]:
+    """All of them."""
+    return [Added(*values) for values in loaded.noted("added tokens", lambda: _added_tokens(loaded))]
+
+
+def _added_tokens(loaded: LoadedTokenizer) -> list[list[Any]]:
+    decoder = loaded.fast.get_added_tokens_decoder() if loaded.fast is not None else loaded.slow.added_tokens_decoder
+    return [[int(n), str(t.content), bool(t.special), bool(t.lstrip), bool(t.rstrip)] for n, t in decoder.items()]
+
+
 def special_strings(loaded: LoadedTokenizer) -> dict[str, int]:
     """The tokens that are marked special, and their ids."""
-    decoder = loaded.fast.get_added_tokens_decoder() if loaded.fast is not None else loaded.slow.added_tokens_decoder
-    return {str(token.content): int(number) for number, token in decoder.items() if token.special}
+    return {token.content: token.id for token in added_tokens(loaded) if token.special}
 
 
 def named_strings(loaded: LoadedTokenizer) -> dict[str, str]:
     """`bos_token`, `eos_token`, .. as text, those that are known."""
+    return dict(loaded.noted("named", lambda: _named_strings(loaded)))
+
+
+def _named_strings(loaded: LoadedTokenizer) -> dict[str, str]:
     made: dict[str, str] = {}
     for name, number in loaded.special.items():
         token = loaded.fast.id_to_token(number) if loaded.fast is not None else loaded.slow.convert_ids_to_tokens(number)
@@ -280,35 +317,33 @@ def named_strings(loaded: LoadedTokenizer) -> dict[str, str]:
 
 def _marked_special(loaded: LoadedTokenizer, tokens: Sequence[str]) -> LoadedTokenizer:
     """With these added tokens marked special, so that no text can spell them (some tokenizers don't mark their image tokens)."""
-    if loaded.fast is None:
+    wanted = {t.content for t in added_tokens(loaded) if t.content in tokens and not t.special}
+    if loaded.slow is not None or not wanted:
         return loaded
-    plain = json.loads(loaded.fast.to_str())
-    wanted = set(tokens)
-    changed = [t for t in plain["added_tokens"] if t["content"] in wanted and not t["special"]]
-    if not changed:
-        return loaded
-    for token in changed:
-        token["special"] = True
+    plain = _plain(loaded)
+    for token in plain["added_tokens"]:
+        token["special"] = token["special"] or token["content"] in wanted
     return LoadedTokenizer(Tokenizer.from_str(json.dumps(plain)), None, loaded.special)
+
+
+def _plain(loaded: LoadedTokenizer) -> dict[str, Any]:
+    assert loaded.fast is not None
+    plain: dict[str, Any] = json.loads(loaded.fast.to_str())
+    return plain
 
 
 def _stripping(loaded: LoadedTokenizer) -> tuple[frozenset[int], frozenset[int]]:
     """The special tokens that swallow whitespace to their left, and to their right."""
-    decoder: Mapping[int, Any]
-    decoder = loaded.fast.get_added_tokens_decoder() if loaded.fast is not None else loaded.slow.added_tokens_decoder
-    return (
-        frozenset(int(n) for n, t in decoder.items() if t.special and t.lstrip),
-        frozenset(int(n) for n, t in decoder.items() if t.special and t.rstrip),
-    )
+    special = [token for token in added_tokens(loaded) if token.special]
+    return frozenset(t.id for t in special if t.lstrip), frozenset(t.id for t in special if t.rstrip)
 
 
 def _never_first(loaded: LoadedTokenizer) -> LoadedTokenizer | None:
     """For tokenizers that put a space before the beginning of a document only: one that never does; else None."""
-    if loaded.fast is None:
+    if loaded.slow is not None or not loaded.noted("a space first", lambda: _set_never(_plain(loaded).get("pre_tokenizer"))):
         return None
-    plain = json.loads(loaded.fast.to_str())
-    if not _set_never(plain.get("pre_tokenizer")):
-        return None
+    plain = _plain(loaded)
+    _set_never(plain["pre_tokenizer"])
     return LoadedTokenizer(Tokenizer.from_str(json.dumps(plain)), None, loaded.special)
 
 

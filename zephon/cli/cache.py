@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from zephon.errors import DataError
+from zephon.notes import default_cache_dir
 from zephon.storage.disk import ShardCache, Usage
-from zephon.storage.names import default_cache_dir
 
 
 def show_cache(root: str | None, clear: bool) -> int:

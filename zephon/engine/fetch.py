@@ -65,6 +65,8 @@ class Fetcher:
         self.units: Keep[list[pa.RecordBatch]] = Keep(keep_bytes // 2, lambda made: sum(g.nbytes for g in made))
         self.bundles: Keep[Bundle] = Keep(keep_bytes // 2, lambda made: made.nbytes)
         self._mapped: Keep[list[pa.RecordBatch]] = Keep(_MAPPED_UNITS, lambda _: 1)
+        self._newest: dict[tuple[int, int], int] = {}
+        """The last bundle that was asked for, by component and lane."""
         self._ahead: dict[tuple[int, int], int] = {}
         """The last bundle that was fetched ahead, by component and lane."""
         self._excluded = [d.excluded or None for d in self.datasets]
@@ -156,8 +158,10 @@ class Fetcher:
     def _bundle(self, component: int, lane: int, number: int) -> Bundle:
         self._prefetch(component, lane, number)  # before the read, which may wait for the network
         made = self.bundles.get((component, lane, number), lambda: self._read_bundle(component, lane, number))
-        # a lane never goes back; only the chunk before this one may still be at the bundle before
-        self.bundles.drop((component, lane, number - 2))
+        # a lane never goes back; only the chunk before this one may still be at the bundle before, and it may come here later
+        newest = self._newest[component, lane] = max(number, self._newest.get((component, lane), 0))
+        for old in range(number - 2, min(number, newest - 2) + 1):
+            self.bundles.drop((component, lane, old))
         return made
 
     def _prefetch(self, component: int, lane: int, number: int) -> None:

@@ -210,9 +210,12 @@ class Pump:
     def _neediest(self, candidates: Sequence[Lane]) -> Lane:
         """The lane with the fewest steps ahead; among equals the one whose turn comes first, then the one with fewer tasks."""
         size = self.cut.per_step
+        # a step of a finite run begins when every lane shows something: then none gets a second task before all have one
+        first = 1 if self.cut.finite and not self._step_open else 0
 
         def need(lane: Lane) -> tuple[int, int, int, int]:
-            return (lane.state.total + lane.available) // size, lane.outstanding // 2, lane.state.total // size, lane.number
+            steps = (lane.state.total + lane.available) // size
+            return steps, (lane.outstanding + first) // 2, lane.state.total // size, lane.number
 
         return min(candidates, key=need)
 

@@ -81,7 +81,10 @@ class Run:
         self._local: ThreadPool[_Read] | None = None
         self._tuner: Tuner | None = None
         bare = definition.levels[0].stage.trivial
-        self._views = bare and _takes_views(definition.levels[1:], options.runner)
+        wanted = definition.plan.open_bytes(len(definition.owned))
+        fits = wanted <= options.byte_budget // 4
+        # a view keeps the whole block in memory that it is of, also after the fetcher let it go
+        self._views = bare and fits and _takes_views(definition.levels[1:], options.runner)
         self.fetcher = Fetcher(
             definition.plan,
             definition.datasets,
@@ -91,8 +94,7 @@ class Run:
             keys=bare,
             views=self._views,
         )
-        wanted = definition.plan.open_bytes(len(definition.owned))
-        if wanted > options.byte_budget // 4:
+        if not fits:
             log.warning(
                 "the open shuffle blocks of %d lanes weigh about %d MiB, but max_bytes=%d MiB keeps a quarter of itself for them: "
                 "they will be read again and again; raise max_bytes, or lower shuffle_block_size",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,10 @@ from tokenizers import Tokenizer
 
 from zephon.errors import RecipeError
 from zephon.keys import I64
-from zephon.operators.token_backends import BACKENDS, Ahead, Backend, FlatEncoder, Ready, choose
+from zephon.operators.token_backends import BACKENDS, Ahead, Backend, FlatEncoder, Ready, begin, choose
 from zephon.operators.token_backends.base import I32, flat
 from zephon.operators.token_backends.hugging_face import parts_of
-from zephon.operators.tokenizer_files import LoadedTokenizer
+from zephon.operators.tokenizer_files import LoadedTokenizer, file_of
 
 _PROBES = ("a", "0", ".", "the", "A", "人")
 
@@ -36,10 +35,10 @@ class TextEncoder:
         ahead: Ahead | None = None,
     ) -> None:
         self._encoder: FlatEncoder
-        if loaded.fast is None:
+        if loaded.slow is not None:
             self._encoder = _Slow(loaded.slow, allow_special=allow_special)
             return
-        text = loaded.fast.to_str() if loaded.text is None else loaded.text
+        text = _text_of(loaded)
         ready = None if ahead is None else ahead.ready_of(text)
         if ready is None:
             ready = make_ready(text, allow_special=allow_special)
@@ -48,7 +47,14 @@ class TextEncoder:
             same = ready.text is ready.origin  # nothing had to change
             return (loaded.lend(encode_special_tokens=not allow_special) if same else None) or _plain_copy(ready)
 
-        self._encoder = choose(ready, lambda: _plain_copy(ready), reference=reference, backends=backends, ahead=ahead)
+        self._encoder = choose(
+            ready,
+            lambda: _plain_copy(ready),
+            reference=reference,
+            noted=loaded.noted,
+            backends=backends,
+            ahead=ahead,
+        )
 
     def encode(self, texts: Sequence[str]) -> tuple[I32, I64]:
         """`(ids of all texts in a row, int64[N] how many each text has)`.
@@ -58,6 +64,13 @@ class TextEncoder:
                 covers that.
         """
         return self._encoder.encode(texts)
+
+
+def _text_of(loaded: LoadedTokenizer) -> str:
+    if loaded.text is not None:
+        return loaded.text
+    assert loaded.fast is not None
+    return str(loaded.fast.to_str())
 
 
 class _Slow:
@@ -84,12 +97,17 @@ def default_frame(loaded: LoadedTokenizer) -> tuple[tuple[int, ...], tuple[int, 
     Raises:
         RecipeError: it does something else than that.
     """
+    before, after = loaded.noted("frame", lambda: _default_frame(loaded))
+    return tuple(before), tuple(after)
+
+
+def _default_frame(loaded: LoadedTokenizer) -> tuple[list[int], list[int]]:
     for probe in _PROBES:
         bare, framed = _probe(loaded, probe)
         size = len(bare)
-        for begin in range(len(framed) - size + 1):
-            if size and framed[begin : begin + size] == bare:
-                return tuple(framed[:begin]), tuple(framed[begin + size :])
+        for first in range(len(framed) - size + 1):
+            if size and framed[first : first + size] == bare:
+                return framed[:first], framed[first + size :]
     raise RecipeError(
         "this tokenizer adds special tokens in a way that is not understood",
         hint="choose special_tokens='bos_eos', 'bos', 'eos' or 'none'",
@@ -141,9 +159,10 @@ def make_ready(text: str, *, allow_special: bool) -> Ready:
     return Ready(json.dumps(plain) if changed or hidden else text, plain, allow_special, hidden, text)
 
 
-def ready_from(file: Path, *, allow_special: bool) -> Ready:
-    """A `tokenizer.json` on disk made ready."""
-    return make_ready(file.read_text(encoding="utf-8"), allow_special=allow_special)
+def begin_file(spec: Any, *, allow_special: bool) -> Ahead | None:
+    """Have a quicker library begin to load a tokenizer, where `spec` is the path of one on disk: see `token_backends.begin`."""
+    file = file_of(spec) if isinstance(spec, str) else None
+    return None if file is None else begin(lambda: make_ready(file.read_text(encoding="utf-8"), allow_special=allow_special))
 
 
 def _plain_copy(ready: Ready) -> Tokenizer:

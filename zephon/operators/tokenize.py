@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -15,10 +15,10 @@ from zephon import groups
 from zephon.arrays import empty, to_numpy
 from zephon.errors import DataError, RecipeError, Where, unknown
 from zephon.keys import I64
-from zephon.operators.text_encoder import TextEncoder, default_frame, ready_from
-from zephon.operators.token_backends import Ahead, begin
+from zephon.operators.text_encoder import TextEncoder, begin_file, default_frame
+from zephon.operators.token_backends import Ahead
 from zephon.operators.token_backends.base import I32, flat
-from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, file_of, load_tokenizer
+from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load_tokenizer
 from zephon.plugin import Drops, Operator, Outcome
 
 SpecialTokens = Literal["auto", "bos_eos", "bos", "eos", "none", "tokenizer_default"]
@@ -115,10 +115,8 @@ class Tokenize(Operator):
 
     def prepare(self) -> None:
         """Have a quicker library load the vocabulary in the background: nothing else takes so long before a first batch."""
-        file = None if self.tokenizer_id is None or "_ahead" in vars(self) else file_of(self.tokenizer_id)
-        if file is not None:
-            make = partial(ready_from, file, allow_special=self.allow_special)
-            vars(self)["_ahead"] = begin(make)
+        if "_ahead" not in vars(self):
+            vars(self)["_ahead"] = begin_file(self.tokenizer_id, allow_special=self.allow_special)
 
     def bind(self) -> BoundTokenize:
         """Load the tokenizer. Raises `RecipeError` where there is none, or it lacks a special token that is asked for."""

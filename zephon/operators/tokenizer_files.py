@@ -6,14 +6,17 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, ClassVar
 
+import tokenizers
 from tokenizers import Tokenizer
 
 from zephon.errors import RecipeError
+from zephon.notes import Notes
 
 _NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
@@ -24,6 +27,9 @@ _USUAL: dict[str, tuple[str, ...]] = {
     "unk_token": ("<unk>", "<UNK>", "[UNK]"),
 }
 """What the special tokens are called where nothing beside the tokenizer says so."""
+
+_FACTS = 1
+"""Raised where something that is noted of tokenizers is found out in another way than before."""
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -38,21 +44,17 @@ class LoadedTokenizer:
     """A transformers tokenizer without a fast one inside, or None."""
     special: Mapping[str, int]
     """`bos_token_id`, `eos_token_id`, `pad_token_id`, `unk_token_id`, those that are known."""
-    text: str | None = field(default=None, repr=False, compare=False)
-    """The `tokenizer.json` that `fast` was made from here, so that nobody else has it; None: it is somebody's object."""
-    _lent: list[bool] = field(default_factory=list, repr=False, compare=False)
 
-    def lend(self, *, encode_special_tokens: bool) -> Tokenizer | None:
-        """`fast` itself with this setting, for the ids of ordinary text, where it is ours and nobody has it with another setting.
+    text: ClassVar[str | None] = None
+    """The `tokenizer.json` that it is made from; None: it is somebody's object."""
 
-        For one thread at a time.
-        """
-        if self.fast is None or self.text is None or self._lent not in ([], [encode_special_tokens]):
-            return None
-        if not self._lent:
-            self.fast.encode_special_tokens = encode_special_tokens
-            self._lent.append(encode_special_tokens)
-        return self.fast
+    def lend(self, *, encode_special_tokens: bool) -> Tokenizer | None:  # noqa: ARG002 - a default
+        """`fast` itself with this setting, for the ids of ordinary text, where it is nobody else's; None: make a copy."""
+        return None
+
+    def noted(self, name: str, make: Callable[[], Any]) -> Any:  # noqa: ARG002 - a default
+        """A fact of this name that follows from the tokenizer, as a plain value: made now, or once, where it is from a file."""
+        return make()
 
     def has(self, token: int) -> bool:
         """Whether there is a token of this id."""
@@ -68,6 +70,60 @@ class LoadedTokenizer:
                 raise RecipeError(
                     f"{name} of {operator} is {token}; the tokenizer's vocabulary of {size:,} tokens has no such id"
                 )
+
+
+class _FromFile(LoadedTokenizer):
+    """What a `tokenizer.json` holds. It is read in when something is asked that isn't noted: that takes longer than all else here."""
+
+    def __init__(self, file: Path, text: str, named: Mapping[str, str]) -> None:
+        rules = json.dumps([_FACTS, _USUAL, named], sort_keys=True)
+        notes = Notes("tokenizer", text, rules, tokenizers.__version__)
+        vars(self).update(slow=None, text=text, _file=file, _notes=notes, _guard=Lock(), _lent=None)
+        vars(self)["special"] = notes.of("special", lambda: _special_of_fast(self.fast, named))
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "fast":
+            raise AttributeError(name)
+        with vars(self)["_guard"]:
+            if "fast" not in vars(self):
+                vars(self)["fast"] = self._read()
+        return vars(self)["fast"]
+
+    def _read(self) -> Tokenizer:
+        mine = vars(self)
+        try:
+            made = Tokenizer.from_str(mine["text"])
+        except Exception as error:
+            raise RecipeError(
+                f"{str(mine['_file'])!r} is not a tokenizer file: {error}", hint="give a tokenizer.json"
+            ) from error
+        made.no_truncation()
+        made.no_padding()
+        return made
+
+    def lend(self, *, encode_special_tokens: bool) -> Tokenizer | None:
+        """One user sets what all find set."""
+        fast: Any = self.fast
+        mine = vars(self)
+        with mine["_guard"]:
+            if mine["_lent"] is None:
+                fast.encode_special_tokens = mine["_lent"] = encode_special_tokens
+            return fast if mine["_lent"] == encode_special_tokens else None
+
+    def noted(self, name: str, make: Callable[[], Any]) -> Any:
+        """Noted on disk, under the file's content."""
+        return vars(self)["_notes"].of(name, make)
+
+    def has(self, token: int) -> bool:
+        """Whether there is a token of this id."""
+        count = self.noted("ids without a gap", lambda: _ids_without_gap(self.fast))
+        return 0 <= token < count if count else super().has(token)
+
+
+def _ids_without_gap(tokenizer: Tokenizer) -> int:
+    """The number of ids, where they are 0, 1, 2, … and no other; else 0."""
+    numbers = set(tokenizer.get_vocab(with_added_tokens=True).values())
+    return len(numbers) if numbers and max(numbers) == len(numbers) - 1 else 0
 
 
 def load_tokenizer(spec: Any) -> LoadedTokenizer:
@@ -106,6 +162,10 @@ def special_ids(tokenizer: Any) -> dict[str, int]:
 
 def content_hash(loaded: LoadedTokenizer) -> str:
     """16 hex digits of everything in the tokenizer that has to do with encoding; the same for any path it was loaded from."""
+    return str(loaded.noted("content", lambda: _content_hash(loaded)))
+
+
+def _content_hash(loaded: LoadedTokenizer) -> str:
     if loaded.fast is None:
         plain: Any = {
             "class": type(loaded.slow).__qualname__,
@@ -152,12 +212,9 @@ def file_of(name: str) -> Path | None:
 def _read(file: Path, naming: Iterable[Path]) -> LoadedTokenizer:
     try:
         text = file.read_text(encoding="utf-8")
-        fast = Tokenizer.from_str(text)
-        fast.no_truncation()
-        fast.no_padding()
-    except Exception as error:
+    except (OSError, ValueError) as error:
         raise RecipeError(f"{str(file)!r} is not a tokenizer file: {error}", hint="give a tokenizer.json") from error
-    return LoadedTokenizer(fast, None, _special_of_fast(fast, _named_in(naming)), text)
+    return _FromFile(file, text, _named_in(naming))
 
 
 _NAMING_FILES = ("special_tokens_map.json", "tokenizer_config.json")

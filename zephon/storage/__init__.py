@@ -17,10 +17,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from zephon.errors import PluginError, RecipeError
+from zephon.notes import default_cache_dir
 from zephon.storage.expand import expand
 from zephon.storage.listed import ListedStore
 from zephon.storage.local import LocalStore, absolute
-from zephon.storage.names import INDEX_SUFFIX, default_cache_dir
+from zephon.storage.names import INDEX_SUFFIX
 from zephon.storage.options import CacheOptions, StoreOptions
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from zephon.errors import DataError, Where
+from zephon.notes import default_cache_dir
 from zephon.plugin import FileInfo
 from zephon.storage.disk import Held, Key, ShardCache
 from zephon.storage.local import read_fully
-from zephon.storage.names import default_cache_dir
 from zephon.storage.options import CacheOptions
 from zephon.storage.prefetch import Prefetcher
 from zephon.storage.ranges import open_ranges

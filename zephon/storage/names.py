@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sys
-import tempfile
+
+from zephon.notes import default_cache_dir
 
 INDEX_SUFFIX = ".zidx"
 """Files that readers keep beside the data (indices, unpacked copies) end so, and are never data themselves."""
@@ -35,19 +35,6 @@ def digest_of(*parts: str) -> str:
         digest.update(len(data).to_bytes(8, "little") if len(parts) > 1 else b"")
         digest.update(data)
     return digest.hexdigest()
-
-
-def default_cache_dir() -> str:
-    """Where this platform's user keeps caches, with `zephon` below it; the temporary directory where there is no home."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or os.path.expanduser("~")
-    elif sys.platform == "darwin":
-        base = os.path.expanduser("~/Library/Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not os.path.isabs(base):  # no home directory: `~` stays as it is
-        return os.path.join(tempfile.gettempdir(), f"zephon-{getattr(os, 'getuid', lambda: 0)()}")
-    return os.path.join(base, "zephon")
 
 
 def cached_name(cache_dir: str | None, path: str, suffix: str) -> str:

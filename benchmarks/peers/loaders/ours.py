@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import tools
 from ..measuring import Given, Loader, restored
 
@@ -55,8 +57,9 @@ def text(given: Given) -> Loader:
 
 
 def ids(batch: Any) -> Any:
-    """int32[8, 2048], where the batch has it."""
-    return batch.group.column("input_ids").flatten().to_numpy(zero_copy_only=False).reshape(len(batch), -1)
+    """int32[8, 2048], where the batch has it. (Arrow's `to_numpy` would import pandas, which happens to be installed here.)"""
+    values = batch.group.column("input_ids").flatten()
+    return np.frombuffer(values.buffers()[1], np.int32, len(values), values.offset * 4).reshape(len(batch), -1)
 
 
 def tokens(given: Given) -> Loader:

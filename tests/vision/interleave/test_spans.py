@@ -44,7 +44,7 @@ def _encoder(kind: str) -> Any:
     if kind == "nfc":
         made.normalizer = normalizers.NFC()
     encoder = SpanEncoder(load_tokenizer(made))
-    assert encoder._widths is not None
+    assert encoder._bytes[0] is not None
     if kind == "offsets":
-        encoder._widths = None
+        vars(encoder)["_bytes"] = (None, False)
     return encoder

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -13,8 +14,9 @@ import tokenizers
 import xxhash
 
 from zephon.errors import RecipeError, unknown
+from zephon.keys import I64
 from zephon.operators.token_backends.ahead import Ahead
-from zephon.operators.token_backends.base import Backend, FlatEncoder, Ready, RefusedError
+from zephon.operators.token_backends.base import I32, Backend, FlatEncoder, Ready, RefusedError
 from zephon.operators.token_backends.checked import Checked
 from zephon.operators.token_backends.fastokens import Fastokens
 from zephon.operators.token_backends.gigatoken import Gigatoken
@@ -30,11 +32,19 @@ BACKENDS: tuple[Backend, ...] = (Fastokens(), Gigatoken())
 _log = logging.getLogger("zephon.operators.tokenize")
 
 
+Noted = Callable[[str, Callable[[], Any]], Any]
+
+
+def _unnoted(name: str, make: Callable[[], Any]) -> Any:  # noqa: ARG001 - a default
+    return make()
+
+
 def choose(
     ready: Ready,
     tokenizer: Callable[[], tokenizers.Tokenizer],
     *,
     reference: Callable[[], tokenizers.Tokenizer] | None = None,
+    noted: Noted = _unnoted,
     backends: Sequence[Backend] = BACKENDS,
     wish: str | None = None,
     ahead: Ahead | None = None,
@@ -46,7 +56,8 @@ def choose(
     Args:
         ready: the tokenizer as text.
         tokenizer: makes an object of it that does nothing but encode.
-        reference: gives an object with the same ids, to compare with; asked by one thread at a time. None: `tokenizer`.
+        reference: gives an object with the same ids, to compare with; None: `tokenizer`.
+        noted: a fact of this name about the tokenizer: what is known, or what the function gives.
         backends: the libraries to try, in this order.
         wish: one of their names, `tokenizers` or `auto`; None: what the environment says.
         ahead: may have loaded `ready`.
@@ -57,7 +68,7 @@ def choose(
     wanted = wished(backends, wish)
     if not wanted:
         return HuggingFace(tokenizer())
-    made = _PROVEN.encoder(ready, reference or tokenizer, wanted, ahead)
+    made = _PROVEN.encoder(ready, _Later(reference or tokenizer), wanted, noted, ahead)
     return made or HuggingFace(tokenizer())
 
 
@@ -104,18 +115,18 @@ class _Proven:
     def encoder(
         self,
         ready: Ready,
-        tokenizer: Callable[[], tokenizers.Tokenizer],
+        reference: _Later,
         backends: Sequence[Backend],
+        noted: Noted,
         ahead: Ahead | None,
     ) -> FlatEncoder | None:
-        """One of the back-ends, compared with what `tokenizer` gives; None: none is equal."""
+        """One of the back-ends, compared with `reference`; None: none is equal."""
         key = _key(ready, backends)
         with self._one_at_a_time:
             held = self._alive.get(key)
             if held is not None or key in self._refused:
                 return held
-            reference = HuggingFace(tokenizer())
-            made = _first_equal(ready, reference, backends, self._winner.get(key), ahead)
+            made = _first_equal(ready, reference, backends, self._winner.get(key), noted, ahead)
             if made is None:
                 self._refused.add(key)
                 return None
@@ -136,8 +147,23 @@ def _key(ready: Ready, backends: Sequence[Backend]) -> tuple[str, ...]:
 _PROVEN = _Proven()
 
 
+class _Later:
+    """The reference, made when it is first asked: where its ids on the sample are noted, that may be much later."""
+
+    def __init__(self, make: Callable[[], tokenizers.Tokenizer]) -> None:
+        self._make = make
+        self._guard = threading.Lock()
+        self._made: HuggingFace | None = None
+
+    def encode(self, texts: Sequence[str]) -> tuple[I32, I64]:
+        """`(ids of all texts in a row, int64[N] how many each text has)`."""
+        with self._guard:
+            self._made = self._made or HuggingFace(self._make())
+        return self._made.encode(texts)
+
+
 def _first_equal(
-    ready: Ready, reference: HuggingFace, backends: Sequence[Backend], winner: str | None, ahead: Ahead | None
+    ready: Ready, reference: _Later, backends: Sequence[Backend], winner: str | None, noted: Noted, ahead: Ahead | None
 ) -> tuple[str, Checked] | None:
     """The first back-end that is proven equal, and its name; `winner` has been proven already."""
     reasons = []
@@ -149,7 +175,7 @@ def _first_equal(
             loaded = backend.load(ready) if ahead is None else ahead.load(backend, ready)
             made = Checked(name, loaded, reference=reference, reference_name=NAME, unsure=backend.unsure)
             if winner is None:
-                count = prove(made, reference, ready)
+                count = prove(made, reference, ready, noted)
                 _log.info("tokenising with %s: equal ids to %s on %d odd texts", name, NAME, count)
             return backend.name, made
         except BaseException as error:  # a panic of Rust is not an Exception
@@ -161,8 +187,10 @@ def _first_equal(
     return None
 
 
-def prove(encoder: Checked, reference: FlatEncoder, ready: Ready) -> int:
+def prove(encoder: Checked, reference: FlatEncoder, ready: Ready, noted: Noted = _unnoted) -> int:
     """Compare all ids of the sample, twice: with empty caches, and with what the first time left in them.
+
+    Texts that the library leaves to the reference are compared where the reference has to be there anyway.
 
     Returns:
         How many texts were compared.
@@ -171,15 +199,26 @@ def prove(encoder: Checked, reference: FlatEncoder, ready: Ready) -> int:
         RefusedError: a text has other ids.
     """
     texts = sample(token["content"] for token in ready.plain["added_tokens"])
-    want, want_lengths = reference.encode(texts)
-    for _ in range(2):
-        got, lengths = encoder.attempt(texts)
-        if np.array_equal(lengths, want_lengths) and np.array_equal(got, want):
-            continue
-        ends, want_ends = np.cumsum(lengths), np.cumsum(want_lengths)
-        for row, text in enumerate(texts):
-            mine = got[int(ends[row] - lengths[row]) : int(ends[row])]
-            if not np.array_equal(mine, want[int(want_ends[row] - want_lengths[row]) : int(want_ends[row])]):
-                raise RefusedError(f"other ids for {text[:40]!a}")
-        raise RefusedError("other ids")
-    return len(texts)
+    sure = [text for text in texts if not any(mark in text for mark in encoder.unsure)]
+    name = f"ids of {xxhash.xxh3_64_hexdigest(repr((sure, ready.allow_special)))}"
+    want = noted(name, lambda: _digest(*reference.encode(sure)))
+    if all(_digest(*encoder.attempt(sure)) == want for _ in range(2)):
+        return len(sure)
+    _tell(sure, encoder, reference)
+    raise RefusedError("other ids")
+
+
+def _digest(ids: I32, lengths: I64) -> str:
+    digest = xxhash.xxh3_128(ids.tobytes())
+    digest.update(lengths.tobytes())
+    return digest.hexdigest()
+
+
+def _tell(texts: Sequence[str], encoder: Checked, reference: FlatEncoder) -> None:
+    """Raises `RefusedError` with the first text that has other ids."""
+    (got, lengths), (want, want_lengths) = encoder.attempt(texts), reference.encode(texts)
+    ends, want_ends = np.cumsum(lengths), np.cumsum(want_lengths)
+    for row, text in enumerate(texts):
+        mine = got[int(ends[row] - lengths[row]) : int(ends[row])]
+        if not np.array_equal(mine, want[int(want_ends[row] - want_lengths[row]) : int(want_ends[row])]):
+            raise RefusedError(f"other ids for {text[:40]!a}")
