@@ -10,7 +10,7 @@ from zephon.errors import RecipeError
 
 log = logging.getLogger("zephon.compat")
 
-_OPTIONS = {
+OPTION_NAMES = {
     "canonical_replicas": "lanes",
     "dp_degree": "dp_size",
     "dp_world_size": "dp_size",
@@ -39,7 +39,7 @@ def translate_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     out: dict[str, Any] = {}
     for name, value in given.items():
-        ours = _OPTIONS.get(name, name)
+        ours = OPTION_NAMES.get(name, name)
         if ours is None:
             if value not in (None, False):
                 log.info("option %s=%r is accepted and has no effect here", name, value)
@@ -91,6 +91,29 @@ def _translate_over_long(out: dict[str, Any]) -> None:
         )
     if out.get("over_long") and out.get("max_length") is None:
         raise RecipeError("splitting, truncating or dropping long documents needs max_length")
+
+
+def chat_steps(settings: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """`tokenize_chat` as our operators and their settings: the turns of a chat, then their tokens and what of them is trained."""
+    tokens: dict[str, Any] = {"images": None, **settings}
+    turns = {"text_column": tokens.pop("field", None), "placeholder": None}
+    _translate_over_long(tokens)
+    if tokens.get("max_length") is not None:
+        tokens.setdefault("over_long", "truncate")
+    return [("interleave", turns), ("tokenize_interleaved", tokens)]
+
+
+def check_mixture(given: Any, source: Mapping[str, float]) -> None:
+    """Raises `RecipeError` where the mixture that `ensure_mixture` is given isn't that of the source, up to a factor."""
+    wanted = getattr(given, "weights", given)
+    if not isinstance(wanted, Mapping) or not wanted:
+        raise RecipeError(f"ensure_mixture takes a mixture, got {given!r}", hint="give a mapping name → weight, or nothing")
+    shares = [{name: float(w) / sum(map(float, one.values())) for name, w in one.items()} for one in (wanted, source)]
+    if any(abs(shares[0].get(name, 0.0) - shares[1].get(name, 0.0)) > 1e-9 for name in {*shares[0], *shares[1]}):
+        raise RecipeError(
+            f"ensure_mixture asks for {dict(wanted)}, and the source draws {dict(source)}",
+            hint="the mixture is the source's: give it there",
+        )
 
 
 OPERATOR_NAMES = {"map_transform": "map", "pack_sequences": "pack_flat"}

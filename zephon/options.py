@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
@@ -10,11 +10,6 @@ from zephon.checks import whole_or_none
 from zephon.cores import core_share, memory_share
 from zephon.engine.faults import POLICIES, Policy
 from zephon.errors import RecipeError, unknown
-
-ADAPTER_OPTIONS: tuple[str, ...] = (
-    "canonical_replicas", "dp_degree", "dp_group_id", "dp_world_size", "flush_every_k_chunks", "max_workers",
-)  # fmt: skip
-"""Names that `zephon.compat` translates; here only so that a misspelling of one is answered with it."""
 
 RunnerName = Literal["inline", "threads", "processes", "ray"]
 
@@ -104,12 +99,12 @@ class Options:
         if self.dp_rank is not None and self.dp_size is not None and self.dp_rank >= self.dp_size:
             raise RecipeError(f"dp_rank is {self.dp_rank} but dp_size is {self.dp_size}; ranks count from 0")
 
-    def updated(self, **changes: Any) -> Options:
-        """With these changes; an unknown name is a `RecipeError` with the nearest one."""
+    def updated(self, changes: Mapping[str, Any], also: Iterable[str] = ()) -> Options:
+        """With these changes; an unknown name is a `RecipeError` with the nearest one of ours and of `also`."""
         known = [f.name for f in fields(self)]
         for name in changes:
             if name not in known:
-                raise RecipeError(unknown("option", name, [*known, *ADAPTER_OPTIONS]))
+                raise RecipeError(unknown("option", name, [*known, *also]))
         return replace(self, **changes)
 
     @property

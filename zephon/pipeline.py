@@ -14,7 +14,7 @@ import pyarrow as pa
 from zephon import groups
 from zephon.batch import Batch
 from zephon.checks import whole_or_none
-from zephon.compat import OPERATOR_NAMES, translate_options, translate_settings
+from zephon.compat import OPERATOR_NAMES, OPTION_NAMES, chat_steps, check_mixture, translate_options, translate_settings
 from zephon.compose import Settled, make_definition, read_exclusions, settle
 from zephon.dataset import Dataset
 from zephon.engine.faults import POLICIES, Policy
@@ -23,6 +23,7 @@ from zephon.engine.state import LaneState, load_state, make_state, merge_states,
 from zephon.errors import CheckpointError, RecipeError, unknown
 from zephon.exchange import exchange_states
 from zephon.options import Options
+from zephon.plan.mixture import MixtureSpec
 from zephon.plan.source import StaticMixtureWorkSource
 from zephon.plugin import Collates, Operator
 from zephon.registry import available, load
@@ -129,8 +130,29 @@ class Pipeline:
 
     def options(self, **changes: Any) -> Pipeline:
         """Set options (see `zephon.options.Options`); calls accumulate, the later one wins. Unknown names are an error."""
-        self._options = self._options.updated(**translate_options(changes))
+        self._options = self._options.updated(translate_options(changes), OPTION_NAMES)
         self._settled = None
+        return self
+
+    def tokenize_chat(self, *, on_error: Policy | None = None, **settings: Any) -> Pipeline:
+        """Chats to token ids and loss masks, one row each: `interleave` and `tokenize_interleaved`, whose settings it takes.
+
+        `field`: the column of the chats (default: by name and type). Longer ones than `max_length` are cut after the last answer that
+        fits, unless `over_long` says otherwise.
+        """
+        for name, given in chat_steps(settings):
+            getattr(self, name)(**given, on_error=on_error)
+        return self
+
+    def ensure_mixture(self, mixture: MixtureSpec | Mapping[str, float] | None = None) -> Pipeline:
+        """Nothing to do, since a source draws its mixture exactly, in every prefix of a lane and over the lanes of a step.
+
+        Raises:
+            RecipeError: `mixture` is given and isn't the source's.
+        """
+        if mixture is not None:
+            for phase in self.source.mixture.all_phases():
+                check_mixture(mixture, phase.weights)
         return self
 
     @property

@@ -7,6 +7,7 @@ import typing
 import zephon.batch
 import zephon.dataset
 import zephon.engine.run
+import zephon.plan.mixture
 import zephon.plan.source
 import zephon.plugin
 import zephon_vision.policies.base
@@ -104,6 +105,18 @@ class Pipeline:
         world_size: typing.Any = ...,
     ) -> Pipeline:
         """Set options (see `zephon.options.Options`); calls accumulate, the later one wins. Unknown names are an error."""
+    def tokenize_chat(
+        self,
+        *,
+        on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
+        **settings: typing.Any,
+    ) -> Pipeline:
+        """Chats to token ids and loss masks, one row each: `interleave` and `tokenize_interleaved`, whose settings it takes."""
+    def ensure_mixture(
+        self,
+        mixture: zephon.plan.mixture.MixtureSpec | collections.abc.Mapping[str, float] | None = None,
+    ) -> Pipeline:
+        """Nothing to do, since a source draws its mixture exactly, in every prefix of a lane and over the lanes of a step."""
     @property
     def ws(
         self,
@@ -407,7 +420,7 @@ class Pipeline:
         self,
         tokenizer_id: str | None = None,
         tokenizer: typing.Any = None,
-        images: str | zephon_vision.policies.base.Policy = 'qwen2_5_vl',
+        images: str | zephon_vision.policies.base.Policy | None = 'qwen2_5_vl',
         template: str = 'auto',
         chat_template: str | None = None,
         system: str | None = None,

@@ -17,6 +17,7 @@ from zephon.keys import I64
 from zephon_vision import columns
 from zephon_vision._tokens_vocabulary import I32, U8
 from zephon_vision.policies.base import Plan, Policy, SpecialIds
+from zephon_vision.policies.none import NoImages
 
 BLANK = (224, 224)
 """The size that an image counts as where it can't be used and a grey one takes its place."""
@@ -110,7 +111,7 @@ def _smaller_settings(policy: Any) -> Iterator[dict[str, Any]]:
 
 def _own_tokens(policy: Policy, ids: SpecialIds) -> I32:
     """The ids of the tokens that image features replace: what a large image has most of."""
-    run = policy.token_run(policy.plan(1024, 1024), ids)
+    run = [] if isinstance(policy, NoImages) else policy.token_run(policy.plan(1024, 1024), ids)
     return np.array([Counter(run).most_common(1)[0][0]], dtype=np.int32) if run else np.zeros(0, np.int32)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
@@ -53,8 +54,9 @@ class TokenizeInterleaved(CollatesVision, Operator):
     """A hub id, or the path of a `tokenizer.json` or of the folder that holds it. What counts in the recipe is the vocabulary."""
     tokenizer: Any = field(default=None, repr=False, metadata={"recipe": False})
     """Instead: a `tokenizers.Tokenizer`, a transformers tokenizer, or again a path or id."""
-    images: str | Policy = field(default="qwen2_5_vl", metadata={"recipe": False})
-    """The image policy: its name, with settings as JSON after it, or `from:PATH` of a model's `preprocessor_config.json`."""
+    images: str | Policy | None = field(default="qwen2_5_vl", metadata={"recipe": False})
+    """The image policy: its name, with settings as JSON after it, or `from:PATH` of a model's `preprocessor_config.json`. None: samples
+    have no images, and the trainer gets them as text (see `shift` of `to_training`)."""
     template: str = "auto"
     """How chats are written: `chatml`, `llama3`, `llama4`, `gemma`, `mistral`, `llava`, `plain`; `own`: the tokenizer's own template;
     `auto`: that, where it has one, else by its special tokens."""
@@ -148,6 +150,10 @@ class TokenizeInterleaved(CollatesVision, Operator):
         if "_ahead" not in vars(self):
             vars(self)["_ahead"] = begin_file(self._given, allow_special=False)
 
+    def training_options(self) -> Mapping[str, Any]:
+        """See `CollatesVision`; text without images is shifted as text is."""
+        return {**super().training_options(), "shift": self.images is None}
+
     def bind(self) -> BoundTokenizeInterleaved:
         """Load the tokenizer and the policy. Raises `RecipeError` where they don't go together."""
         self.prepare()
@@ -176,7 +182,7 @@ class TokenizeInterleaved(CollatesVision, Operator):
     @cached_property
     def policy(self) -> Policy:
         """The image policy."""
-        return self.images if isinstance(self.images, Policy) else load(self.images)
+        return self.images if isinstance(self.images, Policy) else load(self.images or "none")
 
     @cached_property
     def resolved(self) -> str:

@@ -132,3 +132,44 @@ def test_over_long_documents_are_dropped_by_one_word_of_the_packer_only(source: 
         Pipeline(source).pack_flat(max_length=8, drop_oversized=True, over_long="split")
     with pytest.raises(RecipeError, match="contradict"):
         Pipeline(source).pack_flat(max_length=8, drop_oversized=False, over_long="drop")
+
+
+BUILDERS = (
+    "prefetch", "fetch_parallelism", "decode_text", "map_transform", "tokenize", "tokenize_chat", "pack_flat", "pack_sequences", "shuffle",
+    "ensure_mixture", "batch", "map_batch", "options", "preflight_tokenizers", "explain", "checkpoint", "restore", "to_torch_dataset",
+)  # fmt: skip
+
+
+def test_every_builder_of_an_adapter_is_there(source: StaticMixtureWorkSource) -> None:
+    assert [name for name in BUILDERS if not callable(getattr(Pipeline(source), name))] == []
+
+
+def test_options_without_effect_are_accepted_logged_and_change_no_recipe(
+    source: StaticMixtureWorkSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "zephon.compat")
+    plain = Pipeline(source).batch(1).recipe()
+    for name in (
+        "mtp_mode",
+        "deterministic",
+        "worker_allocation",
+        "op_queue_capacity",
+        "default_stage_prefetch",
+        "aggregate_store",
+    ):
+        assert Pipeline(source).batch(1).options(**{name: True}).recipe() == plain
+        assert f"option {name}=True" in caplog.text
+        with pytest.raises(RecipeError, match="did you mean"):
+            Pipeline(source).options(**{f"{name}x": True, "dp_sise": 1})
+
+
+def test_a_mixture_that_is_ensured_is_the_sources(source: StaticMixtureWorkSource) -> None:
+    pipeline = Pipeline(source).ensure_mixture().ensure_mixture({"d": 3}).ensure_mixture(MixtureSpec({"d": 0.1}))
+    assert [op.name for op, _ in pipeline._steps] == []
+    two = StaticMixtureWorkSource([Dataset.from_records(n, [{"x": 1}]) for n in "ab"], {"a": 1, "b": 3})
+    Pipeline(two).ensure_mixture({"a": 0.25, "b": 0.75})
+    for other in ({"a": 1, "b": 1}, {"a": 1}, {"a": 1, "b": 3, "c": 1}):
+        with pytest.raises(RecipeError, match="ensure_mixture asks for"):
+            Pipeline(two).ensure_mixture(other)
+    with pytest.raises(RecipeError, match="takes a mixture"):
+        Pipeline(two).ensure_mixture(0.5)

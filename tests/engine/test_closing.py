@@ -45,6 +45,15 @@ def test_a_break_leaves_nothing(runner: str) -> None:
     assert shared_memory() == before
 
 
+def test_an_iterator_that_nobody_holds_any_more_leaves_nothing(runner: str) -> None:
+    pipeline = MIXED.pipeline(runner=runner, workers=2)
+    batches = iter(pipeline)
+    next(batches)
+    del batches, pipeline
+    gc.collect()
+    assert leftovers() == ([], 0)
+
+
 def test_an_exception_in_the_loop_leaves_nothing(runner: str) -> None:
     def train() -> None:
         for _ in MIXED.pipeline(runner=runner, workers=2):

@@ -171,3 +171,20 @@ def test_an_endless_run_that_leaves_out_everything_is_an_error_and_not_a_silent_
     endless = replace(GOOD, steps=(Fragile(bad=tuple(range(40))),), passes=None, exhausted=None)
     with pytest.raises(DataError, match=r"gave no sequence.*fragile: failed: ValueError"):
         list(endless.pipeline(runner=runner, workers=2, on_error="skip"))
+
+
+def test_a_bad_record_in_what_drop_last_leaves_raises_after_the_last_batch(runner: str) -> None:
+    recipe = replace(GOOD, data=(("a", (9,) * 11),), weights=(1,), lanes=1, per_step=4, drop_last=True)
+    whole = [b.group.to_pylist() for b in recipe.pipeline(runner="inline")]
+    left = sorted(set(range(11)) - {row["id"] for batch in whole for row in batch})
+    assert len(left) == 3
+    bad = replace(recipe, steps=(Fragile(bad=(left[1],)),))
+    found = []
+    pipeline = bad.pipeline(runner=runner, workers=2)
+    with pytest.raises(DataError, match=f"record {left[1]} is bad"):
+        found.extend(b.group.to_pylist() for b in pipeline)
+    assert found == whole
+    assert pipeline.checkpoint()["lanes"]["0"][2] == 8
+    skipping = bad.pipeline(runner=runner, workers=2, on_error="skip")
+    assert [b.group.to_pylist() for b in skipping] == whole
+    assert skipping.accounting()["rows"]["dropped"] == {"batch: drop_last": 2, "fragile: failed: ValueError": 1}

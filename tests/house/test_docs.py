@@ -14,6 +14,7 @@ import pytest
 import zephon
 from zephon import errors
 from zephon.cli import make_parser
+from zephon.compat import OPERATOR_NAMES, OPTION_NAMES
 from zephon.options import Options
 from zephon.registry import available
 
@@ -89,6 +90,11 @@ def test_every_command_and_its_flags_are_documented() -> None:
 def test_every_option_is_in_the_readme() -> None:
     names = [field.name for field in dataclasses.fields(Options)]
     assert [name for name in names if f"`{name}`" not in README.read_text(encoding="utf-8")] == []
+
+
+def test_every_spelling_of_adapters_is_documented() -> None:
+    text = (ROOT / "docs" / "adapters.md").read_text(encoding="utf-8")
+    assert [name for name in [*OPTION_NAMES, *OPERATOR_NAMES] if name not in text] == []
 
 
 def test_the_readme_states_the_defaults_of_numeric_and_chosen_options() -> None:

@@ -1,6 +1,7 @@
 """A Hugging Face hub in small: the documented endpoints over a folder of repositories.
 
-`FOLDER/org/name/REVISION/…` are the files; branches are folders (`/` in a branch is written `%2F`).
+`FOLDER/org/name/REVISION/…` are the files of data sets, `FOLDER/models/…` those of models.
+Branches are folders (`/` in a branch is written `%2F`).
 A commit is the hash of its branch's name.
 """
 
@@ -46,6 +47,9 @@ class HubHandler(BaseHTTPRequestHandler):
         found = re.match(r"^/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.*)$", path)
         if found:
             return self._resolve(found[1], unquote(found[2]), unquote(found[3]))
+        found = re.match(r"^/([^/]+(?:/[^/]+)?)/resolve/([^/]+)/(.*)$", path)
+        if found:  # of a model; those are in FOLDER/models
+            return self._resolve(f"models/{found[1]}", unquote(found[2]), unquote(found[3]))
         return self._json(404, {"error": "no such endpoint"})
 
     do_GET = do_HEAD = do_POST = _any  # noqa: N815 - http.server's names
@@ -79,10 +83,11 @@ class HubHandler(BaseHTTPRequestHandler):
 
     def _resolve(self, repo: str, revision: str, name: str) -> None:
         root = self._revision(repo, revision)
+        commit = {"X-Repo-Commit": commit_of(repo, revision)}
         if root is None or not (root / name).is_file():
-            return self._json(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"})
+            return self._json(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound", **commit})
         data = (root / name).read_bytes()
-        status, headers = 200, {"ETag": f'"{hashlib.sha1(data).hexdigest()}"', "Accept-Ranges": "bytes"}
+        status, headers = 200, {"ETag": f'"{hashlib.sha1(data).hexdigest()}"', "Accept-Ranges": "bytes", **commit}
         asked = self.headers.get("Range", "")
         if asked:
             first, _, last = asked.removeprefix("bytes=").partition("-")

@@ -114,12 +114,14 @@ def test_a_split_is_found_as_the_library_datasets_finds_it(hub: Hub) -> None:
         *("hf://t0/pushed", "hf://t0/pushed/train", "hf://t0/pushed/test"),
         *("hf://t0/named/train", "hf://t0/named/validation", "hf://t0/named/test"),
         *("hf://t0/folders/train", "hf://t0/folders/validation", "hf://t0/plain", "hf://t0/plain@main"),
+        *("hf://t0/pushed/default/test", "hf://t0/named/default/test", "hf://t0/plain/default/train"),
     )
     pushed = ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"]
     assert answers == [
         *(pushed, pushed, ["data/test-00000-of-00001.parquet"]),
         *(["train.csv"], ["validation_1.csv"], ["my-test.csv"]),
         *(["train/a.jsonl", "train/b.jsonl"], ["dev/c.jsonl"], ["one.jsonl", "two.jsonl"], ["one.jsonl", "two.jsonl"]),
+        *(["data/test-00000-of-00001.parquet"], ["my-test.csv"], ["one.jsonl", "two.jsonl"]),
     ]
 
 

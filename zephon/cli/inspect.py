@@ -73,7 +73,7 @@ def _advice(columns: Sequence[Column], dataset: Dataset) -> list[str]:
             lines.append(f"{column.name!r} holds tokens → {step('pack_flat', '.pack_flat(max_length=…)')}{name}")
         elif column.role == "chat":
             lines.append(
-                f"{column.name!r} holds conversations → {step('tokenize_chat', f'.tokenize_chat(field={column.name!r})')}"
+                f"{column.name!r} holds conversations → {step('tokenize_interleaved', f'.tokenize_chat(field={column.name!r})')}"
             )
         elif column.role in ("image", "images"):
             what = "images" if column.role == "image" else "lists of images"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import zephon.pipeline
-from zephon.compat import _OPTIONS, OPERATOR_NAMES
+from zephon.compat import OPERATOR_NAMES, OPTION_NAMES
 from zephon.options import Options
 from zephon.pipeline import Pipeline
 from zephon.registry import available, load
@@ -124,7 +124,7 @@ def _options(kinds: _Types) -> Iterator[str]:
     hints = typing.get_type_hints(Options)
     parameters = ["self", "*"]
     parameters += [f"{f.name}: {kinds.text(hints[f.name])} = {_value(f.default)}" for f in dataclasses.fields(Options)]
-    parameters += [f"{name}: {kinds.text(Any)} = ..." for name in sorted(_OPTIONS)]
+    parameters += [f"{name}: {kinds.text(Any)} = ..." for name in sorted(OPTION_NAMES)]
     yield from _definition("options", parameters, "Pipeline", _quoted(Pipeline.options), "    ")
 
 

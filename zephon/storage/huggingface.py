@@ -123,12 +123,14 @@ class HubStore(FsspecStore):
         readings = [("", words[0] if words else "train")] if len(words) < 2 else [(words[0], words[1])]
         if len(words) == 1:
             readings.append((words[0], "train"))
+        elif words and words[0] == "default" and not found.configs:
+            readings.append(("", words[1]))  # the name that `datasets` gives the only config where the card names none
         for config, split in readings:
             start_inside = len(config) + 1 if config else 0
             inside = {
                 path[start_inside:]: file for path, file in paths.items() if path.startswith(config + "/" if config else "")
             }
-            chosen = _of_split(inside, split, alone=not words or (split == "train" and bool(config)))
+            chosen = _of_split(inside, split, alone=split == "train")
             if chosen:
                 return sorted((inside[path] for path in chosen), key=lambda file: file.path)
         return []

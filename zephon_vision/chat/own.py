@@ -10,7 +10,7 @@ import json
 import re
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -386,8 +386,3 @@ def _raise(message: str) -> None:
     import jinja2  # noqa: PLC0415 - only own templates need it
 
     raise jinja2.exceptions.TemplateError(message)
-
-
-def variables_of(named: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The template's variables out of the tokenizer's special tokens by name."""
-    return tuple(sorted(named.items()))

@@ -209,7 +209,7 @@ class Resize:
 
 @lru_cache(maxsize=64)
 def load(spec: str) -> Policy:
-    """The policy for a spec: `name`, `name{"setting": value}`, or `from:PATH` (a folder or file with `preprocessor_config.json`).
+    """The policy for a spec: `name`, `name{"setting": value}`, `none`, or `from:PATH` (a folder or file with `preprocessor_config.json`).
 
     Raises:
         RecipeError: an unknown policy or setting.
@@ -218,6 +218,10 @@ def load(spec: str) -> Policy:
         from zephon_vision.policies.configs import from_config  # noqa: PLC0415 - reads files; it knows all policies
 
         return from_config(spec.removeprefix("from:"))
+    if spec == "none":
+        from zephon_vision.policies.none import NoImages  # noqa: PLC0415 - it imports this module
+
+        return NoImages()
     name, brace, rest = spec.partition("{")
     found = {point.name: point for point in entry_points(group=GROUP)}
     if name not in found:
