@@ -77,6 +77,7 @@ def _slices(file: pq.ParquetFile, unit: int, schema: pa.Schema, start: int, stop
         low, high = max(start - begin, 0), min(stop - begin, len(batch))
         if low < high:
             made += ordinary_batches(batch.slice(low, high - low), schema)
+            made[-1].validate(full=True)  # text that isn't UTF-8
         begin += len(batch)
         if begin >= stop:
             break

@@ -98,7 +98,8 @@ class LitData(Reader):
         if not indexes:
             unmerged = sorted(f.path for f in files if base_name(f.path).endswith(INDEX))
             raise DataError(
-                f"there is no {INDEX}" + (f", only {unmerged[0]!r} of a writer that was not merged" if unmerged else ""),
+                f"there is no {INDEX} for {files[0].path!r}"
+                + (f", only {unmerged[0]!r} of a writer that was not merged" if unmerged else ""),
                 hint="let litdata finish the set (optimize, or BinaryWriter.merge)" if unmerged else "LitData needs it",
             )
         by_path = {f.path: f for f in files}

@@ -76,6 +76,9 @@ class Megatron(Reader):
         """One for each index; also for a .bin that was named by itself. `etag` is of both files, so that a change of either counts."""
         known = {f.path: f for f in files}
         paths = [f.path for f in files if f.path.endswith(".idx")]
+        lone = [f.path for f in files if f.path.endswith(".bin") and f.path.removesuffix(".bin") + ".idx" not in known]
+        if paths and lone:
+            _log.warning("%d .bin files without an .idx are left out, such as %s", len(lone), lone[0])
         found = []
         for path in paths or dict.fromkeys(f.path.removesuffix(".bin") + ".idx" for f in files):
             index = known.get(path) or _look_up(store, path)

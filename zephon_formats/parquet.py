@@ -11,15 +11,17 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zephon.plugin import DataError, FileInfo, OpenShard, Reader, Shard, ShardWriter, Store, Units, at
+from zephon.plugin import DataError, FileInfo, OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
 from zephon_formats._hive import partition_columns, partition_types, partitions_of, with_partitions
 from zephon_formats._ordinary import ordinary_batches, ordinary_type
+from zephon_formats._sound_text import sound_text
+from zephon_formats._told import Told
 from zephon_formats._write_parquet import ParquetWriter
 
 _log = logging.getLogger("zephon.formats.parquet")
@@ -40,6 +42,12 @@ class Parquet(Reader):
 
     hive: bool = False
     """Directories called `column=value` above the files are columns, too: int64 where all values are integers, else string."""
+    bad_text: Literal["replace", "error"] = "replace"
+    """Text that is not UTF-8, which some writers let pass: U+FFFD in its place, or an error of the row group that names the row."""
+
+    def __post_init__(self) -> None:
+        if self.bad_text not in ("replace", "error"):
+            raise RecipeError(f"bad_text must be 'replace' or 'error', got {self.bad_text!r}")
 
     def shards(self, store: Store, files: Sequence[FileInfo]) -> list[Shard]:
         """See `Reader.shards`. Raises `RecipeError` for `hive` where files have different partition columns, or none."""
@@ -60,7 +68,7 @@ class Parquet(Reader):
     def open(self, store: Store, shard: Shard) -> OpenShard:
         """Read the footer of one shard. Raises `DataError` where it's damaged, encrypted or has two columns of one name."""
         with at(shard=shard.path), _opened(store, shard, None) as file:
-            return _OpenParquet(store, shard, file.metadata, file.schema_arrow)
+            return _OpenParquet(self, store, shard, file.metadata, file.schema_arrow)
 
 
 @contextmanager
@@ -102,7 +110,7 @@ def _check_size(path: str, size: int) -> None:
 class _OpenParquet:
     """One shard's footer. Each read opens the file anew with that footer, so reads share nothing."""
 
-    def __init__(self, store: Store, shard: Shard, footer: pq.FileMetaData, schema: pa.Schema) -> None:
+    def __init__(self, reader: Parquet, store: Store, shard: Shard, footer: pq.FileMetaData, schema: pa.Schema) -> None:
         twice = (
             {name for name in schema.names if schema.names.count(name) > 1}
             if len(set(schema.names)) < len(schema.names)
@@ -111,6 +119,7 @@ class _OpenParquet:
         if twice:
             raise DataError(f"the file has several columns of the name {min(twice)!r}")
         self._store, self._shard, self._footer = store, shard, footer
+        self._told = Told(shard.path) if reader.bad_text == "replace" else None
         stored = pa.schema([pa.field(f.name, ordinary_type(f.type)) for f in schema])
         self._hive: dict[str, Any] = dict(shard.extra.get("hive", {}))
         for name in self._hive:
@@ -120,6 +129,7 @@ class _OpenParquet:
         self.schema: pa.Schema = stored
         groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
         self._rows = np.array([g.num_rows for g in groups], dtype=np.int64)
+        self._begins = np.cumsum(self._rows) - self._rows
         self._nbytes = np.array([g.total_byte_size for g in groups], dtype=np.int64)
         self._closed = False
         if len(groups) > _MANY_GROUPS and footer.num_rows < _TINY_GROUP * len(groups):
@@ -150,7 +160,12 @@ class _OpenParquet:
                 return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
             inside = [n for n in wanted if n not in self._hive]
             kept = pa.schema([self.schema.field(n) for n in inside])
-            made = [p for batch in self._batches(unit, inside, start, stop) for p in ordinary_batches(batch, kept)]
+            made: list[pa.RecordBatch] = []
+            row = int(self._begins[unit]) + start
+            for batch in self._batches(unit, inside, start, stop):
+                for piece in ordinary_batches(batch, kept):
+                    made.append(sound_text(piece, row, self._told))
+                    row += len(piece)
             if self._hive:
                 made = [with_partitions(batch, wanted, self._hive, self.schema) for batch in made]
             if sum(len(batch) for batch in made) != stop - start:

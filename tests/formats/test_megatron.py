@@ -358,6 +358,14 @@ def test_an_idx_file_of_another_program_is_not_claimed(tmp_path: Path) -> None:
     assert Megatron.claims(store, expand(store, str(tmp_path / "a.idx")))
 
 
+def test_a_bin_without_its_idx_is_left_out_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_pair(tmp_path / "a.idx", [[1], [2, 3]])
+    (tmp_path / "b.bin").write_bytes(b"12")
+    assert len(Dataset.from_path("d", tmp_path)) == 2
+    assert "1 .bin files without an .idx are left out" in caplog.text
+    assert str(tmp_path / "b.bin") in caplog.text
+
+
 def test_a_data_set_of_pairs_is_found_by_suffix(tmp_path: Path) -> None:
     write_pair(tmp_path / "a.idx", [[1], [2, 3]])
     write_pair(tmp_path / "b.idx", [[4]], dtype="i4")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -264,3 +265,56 @@ def test_partitions_that_nobody_asked_for_are_told_and_those_that_differ_refused
     pq.write_table(pa.table({"v": [1]}), tmp_path / "b.parquet")
     with pytest.raises(RecipeError, match="no directory of .* is called column=value"):
         Dataset.from_path("d", tmp_path / "b.parquet", hive=True).units  # noqa: B018
+
+
+def text_of(values: list[bytes | None]) -> pa.Array[Any]:
+    """These bytes as text, which nobody checked."""
+    made = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(values), made.buffers())
+
+
+def unchecked_text() -> tuple[pa.Table, list[dict[str, Any]]]:
+    """Text that is not UTF-8 at the top, in structs, in lists and in maps; and the same with U+FFFD."""
+    values = [b"fine", b"caf\xe9", None, "日本".encode(), b"\xff\xfe"] * 3
+    said = [None if v is None else v.decode("utf-8", "replace") for v in values]
+    ends = pa.array([0, 2, 2, *range(3, 15), 15], pa.int32())
+    chat = pa.StructArray.from_arrays([text_of(values), pa.array(range(15))], ["content", "n"])
+    table = pa.table(
+        {
+            "text": text_of(values),
+            "long": text_of(values).cast(pa.large_binary()).view(pa.large_string()),
+            "chat": pa.ListArray.from_arrays(ends, chat),
+            "map": pa.MapArray.from_arrays(pa.array([*range(15), 15], pa.int32()), pa.array(["k"] * 15), text_of(values)),
+            "blob": pa.array(values, pa.binary()),
+        }
+    )
+    turns = [{"content": content, "n": n} for n, content in enumerate(said)]
+    lists = [turns[a:b] for a, b in pairwise(ends.to_pylist())]
+    rows = [
+        {"text": t, "long": t, "chat": c, "map": [("k", t)], "blob": v} for t, c, v in zip(said, lists, values, strict=True)
+    ]
+    return table, rows
+
+
+def test_text_that_is_not_utf_8_is_replaced_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table, rows = unchecked_text()
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=4)
+    opened = open_file(Parquet(), tmp_path / "a.parquet")
+    with caplog.at_level(logging.WARNING, "zephon.formats"):
+        assert read_rows(opened) == rows
+        assert read_rows(opened) == rows
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [str(tmp_path / "a.parquet")]
+    assert opened.read(1, ["text", "chat"], 1, 3)[0].to_pylist() == [{k: r[k] for k in ("text", "chat")} for r in rows[5:7]]
+
+
+def test_text_that_is_not_utf_8_is_refused_by_row(tmp_path: Path) -> None:
+    table, rows = unchecked_text()
+    for column, row in (("text", 1), ("long", 1), ("chat", 0), ("map", 1)):
+        pq.write_table(table.select([column, "blob"]), tmp_path / "a.parquet", row_group_size=4)
+        opened = open_file(Parquet(bad_text="error"), tmp_path / "a.parquet")
+        with pytest.raises(DataError, match=f"column '{column}' has text that is not UTF-8") as caught:
+            opened.read(0, None, 0, 4)
+        assert caught.value.where.row == row
+        assert opened.read(0, ["blob"], 0, 4)[0].to_pylist() == [{"blob": r["blob"]} for r in rows[:4]]
+    with pytest.raises(RecipeError, match="bad_text must be 'replace' or 'error'"):
+        Parquet(bad_text="ignore")  # type: ignore[arg-type]
