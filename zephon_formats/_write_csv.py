@@ -19,6 +19,10 @@ class CsvWriter:
             kind = field.type
             if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
                 raise RecipeError(f"column {field.name!r} ({kind}) can't be kept in CSV", hint="leave it out with columns")
+            if not field.name:
+                raise RecipeError(
+                    "a column without a name can't be kept in CSV", hint="leave it out with columns, or rename it"
+                )
         self._path, self._schema = path, schema
         self._file = open(path, "wb")  # noqa: SIM115 - closed by close() or abort()
         self._writer = pc.CSVWriter(

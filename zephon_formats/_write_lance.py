@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pyarrow as pa
 
-from zephon.plugin import DataError
+from zephon.plugin import DataError, RecipeError
 
 _FRAGMENT_BYTES = 256 << 20
 
@@ -16,6 +16,12 @@ class LanceWriter:
     """See `ShardWriter`; it makes a directory. A fragment for every 256 MiB of rows, which are held in memory until then."""
 
     def __init__(self, lance: ModuleType, path: str, schema: pa.Schema) -> None:
+        dotted = next((name for name in schema.names if "." in name), None)
+        if dotted is not None:
+            raise RecipeError(
+                f"column {dotted!r} can't be kept in Lance: its names have no dots",
+                hint="leave it out with columns, or rename it",
+            )
         self._lance, self._path, self._schema = lance, path, schema
         self._held: list[pa.RecordBatch] = []
         self._nbytes, self._began = 0, False

@@ -38,6 +38,8 @@ class TarWriter:
                 raise RecipeError(
                     f"column {field.name!r} ({field.type}) has no form in a tar", hint="leave it out with columns"
                 )
+            if pa.types.is_null(field.type):
+                raise RecipeError(f"column {field.name!r} has no values, and a tar no nulls", hint="leave it out with columns")
         if not [name for name in schema.names if name != KEY]:
             raise RecipeError("a tar of samples needs a column beside '__key__'")
         self._path, self._schema = path, schema

@@ -202,6 +202,28 @@ def test_an_inconsistent_destination_is_refused(
     assert sorted(p.name for p in made.iterdir()) == before
 
 
+def test_a_mapped_source_that_is_written_to_in_place_is_no_finished_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from zephon_formats._write_jsonl import JsonlWriter
+
+    table = pa.table({"n": pa.array(range(100), pa.int64())})
+    for name, made in (("a", table), ("other", pa.table({"n": pa.array(range(1000, 1100), pa.int64())}))):
+        with pa.ipc.new_file(tmp_path / f"{name}.arrow", table.schema) as writer:
+            writer.write_table(made)
+    write = JsonlWriter.write
+
+    def late(self: JsonlWriter, batch: pa.RecordBatch) -> None:
+        with (tmp_path / "a.arrow").open("r+b") as file:
+            file.write((tmp_path / "other.arrow").read_bytes())
+        write(self, batch)
+
+    monkeypatch.setattr(JsonlWriter, "write", late)
+    assert convert(tmp_path / "a.arrow", tmp_path / "d") == 1
+    assert "was changed or replaced after it was listed" in capsys.readouterr().err
+    assert parts(tmp_path / "d", ".jsonl") == []
+
+
 def test_another_conversion_or_a_changed_source_is_refused_with_the_difference(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -253,6 +275,14 @@ def test_values_that_the_format_can_not_hold_are_refused_and_leave_nothing_half_
     assert "row 10 of the part" in error
     assert "50-60 of the source" in error
     assert sorted(os.listdir(tmp_path / "two")) == [JOURNAL, "part-00000-of-00002.jsonl"]
+
+
+def test_a_column_that_the_format_left_out_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pq.write_table(pa.table({"txt": ["a"], "cls": pa.array([None], pa.int64())}), tmp_path / "a.parquet")
+    assert main(["convert", str(tmp_path / "a.parquet"), str(tmp_path / "d"), "--to", "webdataset"]) == 1
+    error = capsys.readouterr().err
+    assert f"column 'cls' is not in {tmp_path / 'd'}" in error
+    assert "--columns" in error
 
 
 def test_an_empty_data_set_keeps_its_columns(tmp_path: Path) -> None:

@@ -122,6 +122,8 @@ def test_csv_tells_null_from_an_empty_text(tmp_path: Path, delimiter: str) -> No
     assert back.equals(table)
     with pytest.raises(RecipeError, match="can't be kept in CSV"):
         CsvWriter(str(tmp_path / "b.csv"), NESTED.schema)
+    with pytest.raises(RecipeError, match="without a name"):
+        CsvWriter(str(tmp_path / "b.csv"), pa.schema([("", pa.int64())]))
 
 
 def plain(value: Any) -> Any:
@@ -218,6 +220,7 @@ def test_a_tar_is_read_by_webdataset_and_by_us(tmp_path: Path) -> None:
         ({"My Text": ["a"]}, "'My Text' can't be the extension"),
         ({"x": pa.array([[b"a"]])}, "has no form in a tar"),
         ({"__key__": ["a"]}, "needs a column beside"),
+        ({"txt": ["a"], "x": pa.nulls(1)}, "column 'x' has no values, and a tar no nulls"),
     ],
 )
 def test_what_a_tar_cannot_hold_is_refused(table: dict[str, Any], says: str, tmp_path: Path) -> None:
@@ -225,6 +228,11 @@ def test_what_a_tar_cannot_hold_is_refused(table: dict[str, Any], says: str, tmp
     with pytest.raises((DataError, RecipeError), match=says):
         write(TarWriter(str(tmp_path / "a.tar"), made.schema), made)
     assert not (tmp_path / "a.tar").exists()
+
+
+def test_a_name_with_a_dot_is_refused_by_lance(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"'a\.b' can't be kept in Lance"):
+        Lance().writer(str(tmp_path / "x"), pa.schema([("a.b", pa.int64())]))
 
 
 @pytest.mark.parametrize("kind", [MdsWriter, LitDataWriter])

@@ -276,6 +276,8 @@ def _write_parts(dataset: Dataset, reader: Reader, bounds: Any, place: _Destinat
                     advance(len(group))
                 with _writing_part(name, start, stop):
                     writer.close()
+                    if dataset.shares_files and stop > start:  # maps that may have been written to since they were read
+                        dataset.check(np.arange(*_units_of(dataset, start, stop)))
             except BaseException:
                 with contextlib.suppress(Exception):  # what went wrong first is what matters
                     writer.abort()
@@ -302,15 +304,20 @@ def read_rows(dataset: Dataset, start: int, stop: int) -> Iterator[pa.RecordBatc
         return
     table, schema = dataset.units, dataset.schema
     ends = np.cumsum(table.rows)
-    first, last = np.searchsorted(ends, [start, stop - 1], side="right").tolist()
     ahead: deque[Future[list[pa.RecordBatch]]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="zephon-convert") as pool:
-        for unit in range(first, last + 1):
+        for unit in range(*_units_of(dataset, start, stop)):
             begin, size = int(ends[unit] - table.rows[unit]), int(table.rows[unit])
             ahead.append(pool.submit(dataset.read, unit, schema.names, max(start - begin, 0), min(stop - begin, size)))
             if len(ahead) > 1:
                 yield from (_conform(group, schema) for group in ahead.popleft().result())
         yield from (_conform(group, schema) for group in ahead.popleft().result())
+
+
+def _units_of(dataset: Dataset, start: int, stop: int) -> tuple[int, int]:
+    """The first unit of the rows [start, stop), one at least, and the one after the last."""
+    first, last = np.searchsorted(np.cumsum(dataset.units.rows), [start, stop - 1], side="right").tolist()
+    return first, last + 1
 
 
 def _conform(group: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -331,7 +338,10 @@ def _compare(destination: str, to: str, source: Dataset, rows: int) -> None:
     types = {f.name: f.type for f in made.schema}
     for field in source.schema:
         if field.name not in types:
-            raise DataError(f"column {field.name!r} is not in {destination}", hint="please report it")
+            raise DataError(
+                f"column {field.name!r} is not in {destination}",
+                hint=f"all its values are null, which {to} has no place for? leave it out with --columns",
+            )
         if types[field.name] != field.type:
             print(f"note: column {field.name!r} was {field.type}, in {to} it is {types[field.name]}", file=sys.stderr)
 
