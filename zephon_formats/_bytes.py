@@ -62,7 +62,9 @@ def codec_of(head: bytes, path: str) -> Codec:
     if head[:4] == b"\x28\xb5\x2f\xfd" or (head[1:4] == b"\x2a\x4d\x18" and 0x50 <= head[0] <= 0x5F):
         return "zstd"
     for suffix, name in ((".gz", "gzip"), (".zst", "zstd")):
-        if head and path.lower().endswith(suffix):
+        if path.lower().endswith(suffix):
+            if not head:
+                raise DataError(f"the file has 0 bytes, which is not {name} data", hint="was it written to its end?")
             raise DataError(f"the file ends in {suffix!r} but does not hold {name} data; it begins with {head[:4]!r}")
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError("the file is UTF-16 or UTF-32 text (it begins with that byte-order mark)", hint="convert it to UTF-8")

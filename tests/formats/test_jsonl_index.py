@@ -272,13 +272,19 @@ def test_packed_utf_16_and_a_name_without_its_suffix(tmp_path: Path) -> None:
 
 def test_an_empty_packed_file_has_zero_rows(tmp_path: Path) -> None:
     for name, data in (
-        ("a.jsonl.gz", b""),
         ("b.jsonl.gz", gzip.compress(b"")),
         ("c.jsonl.zst", zst(b"")),
         ("d.jsonl.gz", zlib.compress(b"\n", wbits=31)),
     ):
         (tmp_path / name).write_bytes(data)
         assert open_file(Jsonl(), tmp_path / name).units().rows.sum() == 0
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_packed_file_of_no_bytes_was_not_written_to_its_end(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"a.jsonl{suffix}").write_bytes(b"")
+    with pytest.raises(DataError, match="the file has 0 bytes, which is not"):
+        open_file(Jsonl(), tmp_path / f"a.jsonl{suffix}")
 
 
 def test_zstd_without_its_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
