@@ -277,7 +277,7 @@ def _write_parts(dataset: Dataset, reader: Reader, bounds: Any, place: _Destinat
                 with _writing_part(name, start, stop):
                     writer.close()
                     if dataset.shares_files and stop > start:  # maps that may have been written to since they were read
-                        dataset.check(np.arange(*_units_of(dataset, start, stop)))
+                        dataset.check(np.unique(dataset.units.shard[slice(*_units_of(dataset, start, stop))]).tolist())
             except BaseException:
                 with contextlib.suppress(Exception):  # what went wrong first is what matters
                     writer.abort()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from zephon import groups
 from zephon.errors import ZephonError
 from zephon.gathers import take_from
 from zephon.keys import I64
+
+_FEW_FILES = 4
+"""So many are looked at without asking which of them are meant."""
 
 
 @dataclass
@@ -51,10 +55,16 @@ class Spread:
     parts: list[pa.RecordBatch]
     which: I64
     row: I64
-    unit: I64
+    shard: I64
     """Of each part."""
-    verify: Callable[[I64], None]
-    """Raises `DataError` where the files of these units are not any more what they were."""
+    verify: Callable[[Iterable[int]], None]
+    """Raises `DataError` where the files of these shards are not any more what they were."""
+
+    @cached_property
+    def shards(self) -> list[int]:
+        """Each once."""
+        found: list[int] = np.unique(self.shard).tolist()
+        return found
 
 
 @dataclass
@@ -75,10 +85,16 @@ def in_order(picks: Sequence[Pick]) -> tuple[I64, I64]:
 
 def check_maps(picks: Sequence[Pick]) -> None:
     """Raises `DataError` where a mapped file that picked rows lie in was written to."""
+    wanted: dict[Callable[[Iterable[int]], None], set[int]] = {}
     for pick in picks:
         spread = pick.bundle.spread
         if spread is not None:
-            spread.verify(np.unique(spread.unit[spread.which[pick.offset]]))
+            few = len(spread.shards) <= _FEW_FILES
+            wanted.setdefault(spread.verify, set()).update(
+                spread.shards if few else np.unique(spread.shard[spread.which[pick.offset]]).tolist()
+            )
+    for verify, shards in wanted.items():
+        verify(shards)
 
 
 def collected(bundles: Sequence[Bundle], number: I64, offset: I64, *, views: bool) -> pa.RecordBatch:

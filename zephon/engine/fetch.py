@@ -223,14 +223,14 @@ class Fetcher:
         if not len(unit) or not dataset.is_mapped(int(unit[0])):
             return None
         parts: list[pa.RecordBatch] = []
-        units: list[int] = []
+        shards: list[int] = []
         which, inside = np.empty_like(row), np.empty_like(row)
         shown = 0
         try:
             for number in np.unique(unit).tolist():
                 here = np.flatnonzero(unit == number)
                 if self._mapped.has((component, number)):
-                    dataset.check(number)  # it may be kept from before the file was replaced
+                    dataset.check([int(dataset.units.shard[number])])  # it may be kept from before the file was replaced
                 made = self._mapped.get((component, number), partial(self._read, component, number, 0, None))
                 if not dataset.is_mapped(number, made):
                     self._mapped.drop((component, number))
@@ -239,11 +239,11 @@ class Fetcher:
                 at = np.searchsorted(begins, row[here], side="right") - 1
                 which[here], inside[here] = at + len(parts), row[here] - begins[at]
                 parts += made
-                units += [number] * len(made)
+                shards += [int(dataset.units.shard[number])] * len(made)
                 shown += sum(g.nbytes for g in made) * len(here) // int(begins[-1])
         except DataError:
             return None
-        return Spread(parts, which, inside, np.array(units), dataset.check) if shown <= _ONE_PIECE else None
+        return Spread(parts, which, inside, np.array(shards), dataset.check) if shown <= _ONE_PIECE else None
 
     def _pieces(
         self, component: int, unit: I64, row: I64, known: Sequence[npt.NDArray[Any]]
@@ -267,7 +267,8 @@ class Fetcher:
             made = [groups.take(piece, np.arange(len(piece))) for piece in made]
         if self.datasets[component].shares_files:
             try:
-                self.datasets[component].check(np.delete(unit, list(bad)))
+                table = self.datasets[component].units
+                self.datasets[component].check(np.unique(table.shard[np.delete(unit, list(bad))]).tolist())
             except DataError:  # a file was written to since it was mapped: read again, which says so
                 for number in np.unique(unit).tolist():
                     self.units.drop((component, number))

@@ -101,8 +101,11 @@ def absolute(path: str) -> str:
 
 def look_at(path: str) -> tuple[int, int, int, int]:
     """What tells one version of a local file from another, for `is_another`. Raises `DataError` where it is gone."""
-    with _naming(path):
+    try:
         found = os.stat(path)
+    except OSError:
+        with _naming(path):
+            raise
     return found.st_size, found.st_mtime_ns, found.st_ino % 2**63, found.st_ctime_ns  # numbers that int64 holds
 
 
