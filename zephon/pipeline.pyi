@@ -362,6 +362,7 @@ class Pipeline:
         max_aspect: float | None = None,
         media_root: str | None = None,
         on_bad_image: typing.Literal['keep', 'drop_sample', 'drop_image', 'error'] = 'keep',
+        max_bad_ratio: float | None = 0.05,
         *,
         on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
     ) -> Pipeline:
@@ -428,6 +429,7 @@ class Pipeline:
         max_length: int | None = None,
         over_long: typing.Literal['error', 'drop', 'truncate', 'split', 'fit_images'] = 'error',
         on_bad_image: typing.Literal['drop_sample', 'drop_image', 'blank', 'error'] = 'drop_sample',
+        max_bad_ratio: float | None = 0.05,
         require_image: bool = False,
         max_images: int | None = None,
         min_side: int | None = None,

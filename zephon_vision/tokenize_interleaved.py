@@ -18,6 +18,7 @@ from zephon.operators.token_backends import Ahead
 from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load_tokenizer
 from zephon.plugin import Drops, Operator, Outcome
 from zephon_vision import columns
+from zephon_vision._bad_images import BadImages, check_ratio
 from zephon_vision._tokens_assemble import SCHEMA, Output, Pieces, build, make_pieces, replan
 from zephon_vision._tokens_images import GroupImages, Planner
 from zephon_vision._tokens_rows import OnBadImage, RowRules, Sample, Segments, TrainOn, read_row
@@ -76,6 +77,9 @@ class TokenizeInterleaved(CollatesVision, Operator):
     on_bad_image: OnBadImage = "drop_sample"
     """What becomes of images that are missing, unreadable or refused. `drop_image`: the sample goes on without; `blank`: a grey one takes
     its place, and nothing of the sample is trained."""
+    max_bad_ratio: float | None = field(default=0.05, metadata={"recipe": False})
+    """More missing and unreadable images than this share of those that a worker has seen of a data set (at least 1,000) are an error,
+    whatever `on_error` is: a wrong `media_root` must not pass as a smaller data set. None: any number. It is no part of the recipe."""
     require_image: bool = False
     """Drop samples without images."""
     max_images: int | None = None
@@ -110,6 +114,7 @@ class TokenizeInterleaved(CollatesVision, Operator):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or value < least):
                 raise RecipeError(f"{name} of tokenize_interleaved is {value!r}; it must be ≥ {least}")
+        check_ratio(self.max_bad_ratio, self.name)
         if self.over_long != "error" and self.max_length is None:
             raise RecipeError(f"over_long={self.over_long!r} of tokenize_interleaved needs max_length=")
 
@@ -275,6 +280,7 @@ class BoundTokenizeInterleaved:
             max_images=settings.max_images,
             require_image=settings.require_image,
         )
+        self._seen = BadImages(settings.max_bad_ratio, settings.name)
 
     def __call__(self, group: pa.RecordBatch) -> Outcome:
         """Tokenise a group."""
@@ -293,6 +299,7 @@ class BoundTokenizeInterleaved:
                 dropped.row(made, row)
             else:
                 samples.append(made)
+        self._seen.of_rows(group, *images.seen())
         pieces = make_pieces(samples, self._vocabulary, self._planner)
         if settings.over_long == "fit_images":
             pieces = self._fit(samples, pieces)

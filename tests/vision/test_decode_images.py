@@ -146,7 +146,7 @@ def test_each_kind_of_bad_image_is_logged_once(qwen: str, caplog: pytest.LogCapt
     apply = DecodeImages().bind()
     for _ in range(3):
         apply(planned([[HTML, HTML, b""]], qwen))
-    assert [record.message.partition(" (")[0] for record in caplog.records] == [
+    assert [record.message.partition(";")[0] for record in caplog.records] == [
         "bad image: an HTML page, not an image",
         "bad image: an empty file",
     ]
