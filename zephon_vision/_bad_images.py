@@ -9,19 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from zephon import groups
-from zephon.errors import DataError, RecipeError, RunnerError, Where
+from zephon.errors import LimitError, RecipeError, Where
 
 WINDOW = 1000
 """So many images of a data set must have been seen before a share of bad ones is an error."""
 _MOST_TOLD = 20
 """So many kinds of errors are logged, each once."""
-
-
-class TooManyBadImagesError(RunnerError, DataError):
-    """Too many of a data set's images can't be used.
-
-    Not an error of one record: no policy (`on_error`) may leave records out for it, since which ones would depend on the workers.
-    """
 
 
 class BadImages:
@@ -39,7 +32,7 @@ class BadImages:
         """Images of a data set were looked at, and `errors` say what is wrong with the bad ones.
 
         Raises:
-            TooManyBadImagesError: more than the limit of the last 1,000 to 2,000 images of the data set.
+            LimitError: more than the limit of the last 1,000 to 2,000 images of the data set.
         """
         failed = 0
         last = ""
@@ -54,7 +47,7 @@ class BadImages:
             if total >= 2 * WINDOW:  # older images count for less
                 counts[:] = [total // 2, bad // 2]
         if self._limit is not None and failed and total >= WINDOW and bad > self._limit * total:
-            raise TooManyBadImagesError(
+            raise LimitError(
                 f"{bad} of {total} images can't be used, the last one because: {last}",
                 where=Where(component=component if component >= 0 else None),
                 hint=f"look at the data, or raise max_bad_ratio={self._limit}",

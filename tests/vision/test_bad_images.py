@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ from vision.interleave.chat_tokenizers import QWEN, fast
 from vision.pictures import jpeg, scene
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
-from zephon.errors import DataError, RecipeError
-from zephon_vision._bad_images import WINDOW, BadImages, TooManyBadImagesError
+from zephon.errors import LimitError, RecipeError
+from zephon_vision._bad_images import WINDOW, BadImages
 from zephon_vision.decode_images import DecodeImages
 from zephon_vision.probe_images import ProbeImages
 from zephon_vision.tokenize_interleaved import TokenizeInterleaved
@@ -53,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_data_set_whose_images_are_not_there_stops_the_run_and_is_named(folder: Path, on_error: str, probe: str) -> None:
     mixed = {"right": [chat("good.jpg")] * 1100, "wrong": [chat("gone.jpg")] * 1100}
     run = pipeline(folder, mixed, on_error=on_error, probe={"on_bad_image": probe}, tokenize={"on_bad_image": "drop_image"})
-    with pytest.raises(DataError, match=r"\d+ of \d+ images can't be used") as caught:
+    with pytest.raises(LimitError, match=r"\d+ of \d+ images can't be used") as caught:
         list(run)
     assert caught.value.where.dataset == "wrong"
     assert caught.value.where.operator == ("tokenize_interleaved" if probe == "keep" else "probe_images")
@@ -65,7 +64,7 @@ def test_with_a_higher_limit_the_run_goes_on_from_where_it_was(folder: Path) -> 
     batches = iter(first)
     delivered = [next(batches) for _ in range(3)]
     state = first.checkpoint()
-    with pytest.raises(TooManyBadImagesError):
+    with pytest.raises(LimitError):
         list(batches)
     second = pipeline(folder, rows, tokenize={"max_bad_ratio": None})
     second.restore(state)
@@ -86,16 +85,10 @@ def test_the_share_is_of_the_last_images_of_each_data_set(caplog: pytest.LogCapt
         for _ in range(20):
             seen.count(0, 100, [])
             seen.count(1, 10, ["missing"])
-        with pytest.raises(TooManyBadImagesError, match=r"images can't be used, the last one because: missing"):
+        with pytest.raises(LimitError, match=r"images can't be used, the last one because: missing"):
             for _ in range(WINDOW):  # many good ones long ago don't help
                 seen.count(0, 10, ["missing"])
     assert sum("missing" in record.message for record in caplog.records) == 1
-
-
-def test_the_error_survives_the_way_between_processes() -> None:
-    error = pickle.loads(pickle.dumps(TooManyBadImagesError("too many", hint="look")))
-    assert type(error) is TooManyBadImagesError
-    assert (error.message, error.hint) == ("too many", "look")
 
 
 @pytest.mark.parametrize("limit", [-0.1, 1.5])
