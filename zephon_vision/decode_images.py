@@ -19,7 +19,7 @@ from zephon_vision._arena import Arena, Pool
 from zephon_vision._bad_images import BadImages, check_ratio
 from zephon_vision._decoders_scaled import NotWholeError, ScaledResize, scale_for
 from zephon_vision._decoders_source import Images, Reference, check_image_type, load_bytes
-from zephon_vision.collate import CollatesVision
+from zephon_vision.collate import PIXEL_DTYPES, CollatesVision
 from zephon_vision.decoders import Decoder, check_decoder, decode, refuses_damaged_jpeg
 from zephon_vision.headers import MAX_PIXELS, Header, check_size, read_header
 from zephon_vision.policies.base import Pixels, Plan, Policy, Resize, SpecialIds, load
@@ -102,6 +102,9 @@ class DecodeImages(CollatesVision, Operator):
     number is fine. It is no part of the recipe: a run that it stopped may go on with a higher one."""
     media_root: str | None = field(default=None, metadata={"recipe": False})
     """The local folder that paths are relative to. Files outside of it, and URLs, are bad images."""
+    dtype: Literal["float32", "float16", "bfloat16"] | None = field(default=None, metadata={"recipe": False})
+    """What `to_training` gives if it isn't told otherwise (`pixel_dtype=`): normalised pixels of this type, as the model's processor makes
+    them. None: the bytes. What travels in batches is bytes in any case, a quarter of float32."""
     keep_images: bool = False
     """Keep the column of files."""
 
@@ -111,6 +114,7 @@ class DecodeImages(CollatesVision, Operator):
             ("scaled_decode", self.scaled_decode, get_args(ScaledDecode)),
             ("backend", self.backend, get_args(Backend)),
             ("decoder", self.decoder, get_args(Decoder)),
+            ("dtype", self.dtype or PIXEL_DTYPES[0], PIXEL_DTYPES),
         ):
             if value not in known:
                 raise RecipeError(f"decode_images: {unknown(what, str(value), known)}")

@@ -74,9 +74,9 @@ class TokenizeInterleaved(CollatesVision, Operator):
     """What becomes of longer ones. `truncate`: documents are cut at the limit, before an image that doesn't fit; chats after the last
     answer that fits. `split`: documents go on in a new row, chats are truncated. `fit_images`: their images are planned smaller, as
     little as possible; those that are too long even so are dropped. Nothing is ever cut inside an image."""
-    on_bad_image: OnBadImage = "drop_sample"
-    """What becomes of images that are missing, unreadable or refused. `drop_image`: the sample goes on without; `blank`: a grey one takes
-    its place, and nothing of the sample is trained."""
+    on_bad_image: OnBadImage = "auto"
+    """What becomes of images that are missing, unreadable or refused. `drop_sample`; `drop_image`: the sample goes on without; `blank`: a
+    grey one takes its place, and nothing of the sample is trained; `error`. `auto`: chats are dropped, documents go on without."""
     max_bad_ratio: float | None = field(default=0.05, metadata={"recipe": False})
     """More missing and unreadable images than this share of those that a worker has seen of a data set (at least 1,000) are an error,
     whatever `on_error` is: a wrong `media_root` must not pass as a smaller data set. None: any number. It is no part of the recipe."""
@@ -88,6 +88,8 @@ class TokenizeInterleaved(CollatesVision, Operator):
     """Images whose shorter side has fewer pixels are bad ones."""
     max_aspect: float | None = None
     """Images longer than this times their width, or wider, are bad ones."""
+    min_image_tokens: int | None = None
+    """Images that stand for fewer tokens are bad ones."""
     bos: bool | None = None
     """Whether documents begin with BOS. None: as the tokenizer and the template do it. Never twice."""
     eos: bool | None = None
@@ -110,7 +112,14 @@ class TokenizeInterleaved(CollatesVision, Operator):
         ):
             if value not in known:
                 raise RecipeError(f"tokenize_interleaved: {unknown(what, str(value), known)}")
-        for name, least in (("max_length", 1), ("max_images", 0), ("min_side", 1), ("max_aspect", 1), ("parallelism", 1)):
+        for name, least in (
+            ("max_length", 1),
+            ("max_images", 0),
+            ("min_side", 1),
+            ("max_aspect", 1),
+            ("min_image_tokens", 1),
+            ("parallelism", 1),
+        ):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or value < least):
                 raise RecipeError(f"{name} of tokenize_interleaved is {value!r}; it must be ≥ {least}")
@@ -278,6 +287,7 @@ class BoundTokenizeInterleaved:
             train_on=settings.train_on,
             on_bad_image=settings.on_bad_image,
             max_images=settings.max_images,
+            min_image_tokens=settings.min_image_tokens,
             require_image=settings.require_image,
         )
         self._seen = BadImages(settings.max_bad_ratio, settings.name)
