@@ -20,7 +20,7 @@ from zephon.discovery import FileShards
 from zephon.errors import DataError, RecipeError, Where, at
 from zephon.exclusion import excluded_rows
 from zephon.keys import key
-from zephon.memory import InMemoryShard, MemoryShards
+from zephon.memory import InMemoryShard, MemoryShards, table_of
 from zephon.plan.units import I64, UnitTable, unit_table
 from zephon.plugin import OpenShard, Shard, Units
 from zephon.selection import Kept, Mask, Part, Selection, columns_of, evaluate, judge, load_kept, save_kept
@@ -133,7 +133,7 @@ class Dataset:
             table = records
         else:
             with at(dataset=name):
-                table = pa.Table.from_batches([groups.from_rows(list(records))])
+                table = table_of(list(records))
         return cls(name, MemoryShards({"memory": table}), **part)
 
     @classmethod
@@ -142,7 +142,7 @@ class Dataset:
         tables = {}
         for shard_name, rows in shards.items():
             with at(dataset=name, shard=shard_name):
-                tables[shard_name] = pa.Table.from_batches([groups.from_rows(list(getattr(rows, "rows", rows)))])
+                tables[shard_name] = table_of(list(getattr(rows, "rows", rows)))
         return cls(name, MemoryShards(tables), **part)
 
     def excluding(self, rows: Mapping[str, Sequence[int]]) -> Dataset:

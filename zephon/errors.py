@@ -4,6 +4,7 @@
   x RecipeError      wrong before the run starts: settings, schemas, composition
   x PluginError      a reader or operator is unknown, broken or claimed twice
   x DataError        a record, file or operator failed; `.where` says which
+    . LimitError     too much of the data can't be used
   x CheckpointError  a state does not fit this recipe
   x RunnerError      a worker died, hung or ran out of something
   x InternalError    a bug of ours: please report
@@ -84,6 +85,10 @@ class PluginError(ZephonError):
 
 class DataError(ZephonError):
     """A record, a file or an operator failed."""
+
+
+class LimitError(DataError):
+    """Too much of the data can't be used. No policy leaves records out for it: which ones would depend on the workers."""
 
 
 class CheckpointError(ZephonError, ValueError):

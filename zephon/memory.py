@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups
+from zephon.errors import DataError
 from zephon.keys import key
 from zephon.plugin import OpenShard, Shard, Units
 from zephon.shards import Shards
@@ -21,6 +23,41 @@ class InMemoryShard:
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self.rows = list(rows)
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Records as an Arrow table. Lists and dicts that have no common type become their JSON text, as the JSONL reader has it: of chats,
+    the content of one message is often a text and that of another a list of parts.
+
+    Raises:
+        DataError: other values of a column that don't go together, or such lists that JSON can't hold.
+    """
+    try:
+        return pa.Table.from_batches([groups.from_rows(rows)])
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        made: list[dict[str, Any]] = [dict(row) for row in rows]
+        for name in dict.fromkeys(name for row in made for name in row):
+            _write_out(made, name)
+        return pa.Table.from_batches([groups.from_rows(made)])
+
+
+def _write_out(rows: Sequence[dict[str, Any]], name: str) -> None:
+    """Put JSON text in place of the column's values, if they have no common type."""
+    values = [row.get(name) for row in rows]
+    try:
+        pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        try:
+            if not all(value is None or isinstance(value, list | dict) for value in values):
+                raise TypeError("only lists and dicts become JSON text")
+            for row in rows:
+                if row.get(name) is not None:
+                    row[name] = json.dumps(row[name], ensure_ascii=False)
+        except (TypeError, ValueError) as reason:
+            raise DataError(
+                f"the values of column {name!r} don't go together: {error} ({reason})",
+                hint="give all records one type, or an Arrow table",
+            ) from error
 
 
 class MemoryShards(Shards):

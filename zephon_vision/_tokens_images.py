@@ -181,6 +181,17 @@ class GroupImages:
             return f"too long: {size[1]} × {size[0]} pixels"
         return size
 
+    def seen(self) -> tuple[list[int], dict[int, list[str]]]:
+        """How many images were asked for in each row, and why those of some rows can't be used; the user's own limits are no reason."""
+        counts = [0] * (len(self.offsets) - 1)
+        errors: dict[int, list[str]] = {}
+        for place, size in self._known.items():
+            row = int(np.searchsorted(self.offsets, place, side="right")) - 1
+            counts[row] += 1
+            if isinstance(size, str) and not size.startswith("too "):
+                errors.setdefault(row, []).append(size)
+        return counts, errors
+
     def gathered(self, places: Sequence[int]) -> Any:
         """The images at these places (-1: a missing one), as an array of IMAGE_REF."""
         index = np.array(places, dtype=np.int64)

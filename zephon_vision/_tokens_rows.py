@@ -15,7 +15,7 @@ from zephon_vision._tokens_images import BLANK, GroupImages, Planned, Planner, l
 from zephon_vision.chat.base import IMAGE, SPECIAL, TEXT, Message, Part, Renderer, Script, Writer
 from zephon_vision.policies.base import Plan
 
-OnBadImage = Literal["drop_sample", "drop_image", "blank", "error"]
+OnBadImage = Literal["auto", "drop_sample", "drop_image", "blank", "error"]
 TrainOn = Literal["assistant", "all", "none"]
 
 Around = Callable[[int], tuple[str, str]]
@@ -42,7 +42,12 @@ class RowRules:
     train_on: TrainOn
     on_bad_image: OnBadImage
     max_images: int | None
+    min_image_tokens: int | None
     require_image: bool
+
+    def bad_image(self, *, chat: bool) -> str:
+        """What becomes of bad images of a chat, or of a document."""
+        return self.on_bad_image if self.on_bad_image != "auto" else "drop_sample" if chat else "drop_image"
 
 
 @dataclass
@@ -85,6 +90,7 @@ def read_row(row: int, segments: Segments, images: GroupImages, planner: Planner
     if rules.max_images is not None and len(asked) > rules.max_images:
         return MANY_IMAGES
     sample = Sample(row, Script())
+    sample.chat = any(segments.role[n] is not None for n in here)
     left_out = _plan(sample, [_number(segments.image[n]) for n in asked], images, planner, rules)
     if left_out is None:
         return BAD_IMAGE
@@ -119,32 +125,37 @@ def _plan(sample: Sample, asked: Sequence[int], images: GroupImages, planner: Pl
     """Fill in sizes and plans; which of the images are left out (by their order), or None to leave out the row."""
     sizes = [images.size(sample.row, image) for image in asked]
     bad = {n: size for n, size in enumerate(sizes) if isinstance(size, str)}
+    policy = rules.bad_image(chat=sample.chat)
     while True:
-        gone = set(bad) if rules.on_bad_image == "drop_image" else set()
-        if bad and rules.on_bad_image == "error":
+        gone = set(bad) if policy == "drop_image" else set()
+        if bad and policy == "error":
             number, reason = next(iter(bad.items()))
             raise DataError(f"an image can't be used: image {number} of the row is {reason}")
-        if bad and rules.on_bad_image == "drop_sample":
+        if bad and policy == "drop_sample":
             return None
         kept = [n for n in range(len(asked)) if n not in gone]
         usable = {n: size for n, size in enumerate(sizes) if n not in bad and not isinstance(size, str)}
         used = [usable.get(n, BLANK) for n in kept]
-        refused = _refused(kept, used, planner)
+        refused = _refused(kept, used, planner, rules.min_image_tokens)
         if refused is None:
             break
         bad[refused[0]] = refused[1]
     sample.places = [-1 if n in bad else int(images.offsets[sample.row]) + asked[n] for n in kept]
     sample.sizes = used
     sample.planned = [planner.plan(*size, len(used)) for size in used]
-    sample.blank = bool(bad) and rules.on_bad_image == "blank"
+    sample.blank = bool(bad) and policy == "blank"
     return gone
 
 
-def _refused(kept: Sequence[int], used: Sequence[tuple[int, int]], planner: Planner) -> tuple[int, str] | None:
-    """The first image whose size the policy refuses, and why."""
+def _refused(
+    kept: Sequence[int], used: Sequence[tuple[int, int]], planner: Planner, least: int | None
+) -> tuple[int, str] | None:
+    """The first image whose size the policy refuses, or that stands for fewer than `least` tokens, and why."""
     for number, size in zip(kept, used, strict=True):
         try:
-            planner.plan(*size, len(used))
+            tokens = planner.plan(*size, len(used)).plan.tokens
+            if least is not None and tokens < least and size != BLANK:
+                return number, f"too small: {tokens} tokens, and min_image_tokens is {least}"
         except DataError as error:
             if size == BLANK:
                 raise

@@ -62,7 +62,7 @@ class CollatesVision:
         backend = getattr(self, "backend", None)
         return {
             "shift": False,
-            "pixel_dtype": None,
+            "pixel_dtype": getattr(self, "dtype", None),
             "image_policy": policy.spec() if isinstance(policy, Policy) else policy,
             "pixel_backend": None if backend is None else "pil" if settle_backend(backend) == "pil" else "torch",
         }

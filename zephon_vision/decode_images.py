@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,9 +16,10 @@ from zephon.errors import DataError, PluginError, RecipeError, unknown
 from zephon.plugin import Apply, Drops, Operator, Outcome
 from zephon_vision import columns
 from zephon_vision._arena import Arena, Pool
+from zephon_vision._bad_images import BadImages, check_ratio
 from zephon_vision._decoders_scaled import NotWholeError, ScaledResize, scale_for
 from zephon_vision._decoders_source import Images, Reference, check_image_type, load_bytes
-from zephon_vision.collate import CollatesVision
+from zephon_vision.collate import PIXEL_DTYPES, CollatesVision
 from zephon_vision.decoders import Decoder, check_decoder, decode, refuses_damaged_jpeg
 from zephon_vision.headers import MAX_PIXELS, Header, check_size, read_header
 from zephon_vision.policies.base import Pixels, Plan, Policy, Resize, SpecialIds, load
@@ -30,15 +30,9 @@ from zephon_vision.resize import Backend, make_resize, pooled, resize_parts, set
 OnBadImage = Literal["auto", "blank", "drop_sample", "error"]
 ScaledDecode = Literal["off", "gap2"]
 
-log = logging.getLogger("zephon_vision.decode_images")
-
 Ints = npt.NDArray[np.int64]
 ArrowArray = Any
 
-_WINDOW = 1000
-"""So many images must have been seen before a share of bad ones is an error."""
-_MOST_TOLD = 20
-"""So many kinds of errors are logged, each once."""
 _POOL = Pool()
 """What pixels are written to."""
 _UNKNOWN_SIZE = 448
@@ -103,10 +97,14 @@ class DecodeImages(CollatesVision, Operator):
     on_bad_image: OnBadImage = "auto"
     """`blank`: the image's pixels are null (`to_training` makes them grey), the layout stays, and its document is not trained on;
     `drop_sample` (only with `policy=`): the row is dropped and counted; `error`. `auto`: `drop_sample` with `policy=`, else `blank`."""
-    max_bad_ratio: float | None = 0.05
-    """More bad images than this share of those that a worker has seen (at least 1,000) are an error. None: any number is fine."""
+    max_bad_ratio: float | None = field(default=0.05, metadata={"recipe": False})
+    """More bad images than this share of those that a worker has seen (at least 1,000) are an error, whatever `on_error` is. None: any
+    number is fine. It is no part of the recipe: a run that it stopped may go on with a higher one."""
     media_root: str | None = field(default=None, metadata={"recipe": False})
     """The local folder that paths are relative to. Files outside of it, and URLs, are bad images."""
+    dtype: Literal["float32", "float16", "bfloat16"] | None = field(default=None, metadata={"recipe": False})
+    """What `to_training` gives if it isn't told otherwise (`pixel_dtype=`): normalised pixels of this type, as the model's processor makes
+    them. None: the bytes. What travels in batches is bytes in any case, a quarter of float32."""
     keep_images: bool = False
     """Keep the column of files."""
 
@@ -116,9 +114,11 @@ class DecodeImages(CollatesVision, Operator):
             ("scaled_decode", self.scaled_decode, get_args(ScaledDecode)),
             ("backend", self.backend, get_args(Backend)),
             ("decoder", self.decoder, get_args(Decoder)),
+            ("dtype", self.dtype or PIXEL_DTYPES[0], PIXEL_DTYPES),
         ):
             if value not in known:
                 raise RecipeError(f"decode_images: {unknown(what, str(value), known)}")
+        check_ratio(self.max_bad_ratio, self.name)
         if self.on_bad_image == "drop_sample" and self.policy is None:
             raise RecipeError("decode_images can't drop rows after packing", hint="use on_bad_image='blank' or 'error'")
 
@@ -184,11 +184,8 @@ class BoundDecodeImages:
         self._settings = settings
         self._resize = make_resize(settings.backend)
         self._policy = None if settings.policy is None else _load(settings.policy)
-        self._lock = threading.Lock()
         self._local = threading.local()
-        self._seen = 0
-        self._failed = 0
-        self._told: set[str] = set()
+        self._seen = BadImages(settings.max_bad_ratio, settings.name)
 
     def __call__(self, group: pa.RecordBatch) -> Outcome:
         """Decode the images of a group."""
@@ -208,7 +205,7 @@ class BoundDecodeImages:
                 self._fill(work, tools, index, images[index], heads[index], policy, plan)
             except DataError as error:
                 errors[index] = error.message
-        self._count(len(images), errors)
+        self._seen.count(-1, len(images), errors.values())
         if errors and settings._bad == "error":
             index = min(errors)
             row = int(row_of[index])
@@ -304,29 +301,6 @@ class BoundDecodeImages:
             except NotWholeError:
                 pass
             scale = 1  # the policy does more than to resize the whole image
-
-    def _count(self, seen: int, errors: dict[int, str]) -> None:
-        """Keep the share of bad images, and raise where it is too large. Which images a worker sees has no part in what it makes."""
-        for error in errors.values():
-            kind = reason(error)
-            if kind not in self._told and len(self._told) < _MOST_TOLD:
-                self._told.add(kind)
-                log.warning("%s (%s); others of this kind are not reported", kind, error)
-        limit = self._settings.max_bad_ratio
-        if limit is None:
-            return
-        with self._lock:
-            self._seen += seen
-            self._failed += len(errors)
-            seen, failed = self._seen, self._failed
-            if seen >= 2 * _WINDOW:  # older images count for less
-                self._seen //= 2
-                self._failed //= 2
-        if errors and seen >= _WINDOW and failed > limit * seen:
-            raise DataError(
-                f"{failed} of {seen} images can't be used, the last one because: {errors[max(errors)]}",
-                hint=f"look at the data, or raise max_bad_ratio={limit}",
-            )
 
     def _finish(
         self,

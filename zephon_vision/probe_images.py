@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -15,6 +16,7 @@ from zephon import groups
 from zephon.errors import DataError, RecipeError, Where, unknown
 from zephon.plugin import Apply, Drops, Operator, Outcome
 from zephon_vision import columns
+from zephon_vision._bad_images import BadImages, check_ratio
 from zephon_vision._decoders_source import Images, Reference, check_image_type, mapped
 from zephon_vision.headers import MAX_PIXELS, Header, check_size, read_header
 
@@ -46,10 +48,13 @@ class ProbeImages(Operator):
     on_bad_image: OnBadImage = "keep"
     """`keep`: `image_info` says what is wrong, and a later operator decides; `drop_sample`: the row is dropped and counted, by reason;
     `drop_image`: the row stays without the image and without the segments that show it; `error`."""
+    max_bad_ratio: float | None = field(default=0.05, metadata={"recipe": False})
+    """Where images or samples are dropped: more missing and unreadable images than this are an error, as in `tokenize_interleaved`."""
 
     def __post_init__(self) -> None:
         if self.on_bad_image not in get_args(OnBadImage):
             raise RecipeError(f"probe_images: {unknown('on_bad_image', str(self.on_bad_image), get_args(OnBadImage))}")
+        check_ratio(self.max_bad_ratio, self.name)
         for name in ("max_pixels", "min_side", "max_aspect"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -89,9 +94,9 @@ class ProbeImages(Operator):
 
     def bind(self) -> Apply:
         """The walk over headers."""
-        return self._apply
+        return partial(self._apply, BadImages(self.max_bad_ratio, self.name))
 
-    def _apply(self, group: pa.RecordBatch) -> Outcome:
+    def _apply(self, seen: BadImages, group: pa.RecordBatch) -> Outcome:
         array = groups.column(group, self.column)
         self._check_type(array.type)
         images = Images(array, self.column)
@@ -102,6 +107,8 @@ class ProbeImages(Operator):
             found.append(header)
             errors.append(error)
         bad = np.array([error is not None for error in errors], dtype=bool)
+        if self.on_bad_image in ("drop_sample", "drop_image"):
+            _count(seen, group, images, errors)
         if bad.any() and self.on_bad_image != "keep":
             return self._without(group, images, found, errors, bad)
         return Outcome(groups.set_column(group, columns.IMAGE_INFO, _info(images.offsets, found, errors)))
@@ -151,6 +158,16 @@ class ProbeImages(Operator):
             )
         info = _info(offsets, [found[i] for i in keep.tolist()], [None] * len(keep))
         return Outcome(groups.set_column(made, columns.IMAGE_INFO, info))
+
+
+def _count(seen: BadImages, group: pa.RecordBatch, images: Images, errors: Sequence[str | None]) -> None:
+    """Watch the share of bad images; the user's own limits make none."""
+    lists: dict[int, list[str]] = defaultdict(list)
+    row_of = np.repeat(np.arange(group.num_rows), np.diff(images.offsets)).tolist()
+    for row, error in zip(row_of, errors, strict=True):
+        if error is not None and not error.startswith("too "):
+            lists[row].append(error)
+    seen.of_rows(group, np.diff(images.offsets).tolist(), lists)
 
 
 def reason(error: str) -> str:

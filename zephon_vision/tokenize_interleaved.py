@@ -18,6 +18,7 @@ from zephon.operators.token_backends import Ahead
 from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load_tokenizer
 from zephon.plugin import Drops, Operator, Outcome
 from zephon_vision import columns
+from zephon_vision._bad_images import BadImages, check_ratio
 from zephon_vision._tokens_assemble import SCHEMA, Output, Pieces, build, make_pieces, replan
 from zephon_vision._tokens_images import GroupImages, Planner
 from zephon_vision._tokens_rows import OnBadImage, RowRules, Sample, Segments, TrainOn, read_row
@@ -73,9 +74,12 @@ class TokenizeInterleaved(CollatesVision, Operator):
     """What becomes of longer ones. `truncate`: documents are cut at the limit, before an image that doesn't fit; chats after the last
     answer that fits. `split`: documents go on in a new row, chats are truncated. `fit_images`: their images are planned smaller, as
     little as possible; those that are too long even so are dropped. Nothing is ever cut inside an image."""
-    on_bad_image: OnBadImage = "drop_sample"
-    """What becomes of images that are missing, unreadable or refused. `drop_image`: the sample goes on without; `blank`: a grey one takes
-    its place, and nothing of the sample is trained."""
+    on_bad_image: OnBadImage = "auto"
+    """What becomes of images that are missing, unreadable or refused. `drop_sample`; `drop_image`: the sample goes on without; `blank`: a
+    grey one takes its place, and nothing of the sample is trained; `error`. `auto`: chats are dropped, documents go on without."""
+    max_bad_ratio: float | None = field(default=0.05, metadata={"recipe": False})
+    """More missing and unreadable images than this share of those that a worker has seen of a data set (at least 1,000) are an error,
+    whatever `on_error` is: a wrong `media_root` must not pass as a smaller data set. None: any number. It is no part of the recipe."""
     require_image: bool = False
     """Drop samples without images."""
     max_images: int | None = None
@@ -84,6 +88,8 @@ class TokenizeInterleaved(CollatesVision, Operator):
     """Images whose shorter side has fewer pixels are bad ones."""
     max_aspect: float | None = None
     """Images longer than this times their width, or wider, are bad ones."""
+    min_image_tokens: int | None = None
+    """Images that stand for fewer tokens are bad ones."""
     bos: bool | None = None
     """Whether documents begin with BOS. None: as the tokenizer and the template do it. Never twice."""
     eos: bool | None = None
@@ -106,10 +112,18 @@ class TokenizeInterleaved(CollatesVision, Operator):
         ):
             if value not in known:
                 raise RecipeError(f"tokenize_interleaved: {unknown(what, str(value), known)}")
-        for name, least in (("max_length", 1), ("max_images", 0), ("min_side", 1), ("max_aspect", 1), ("parallelism", 1)):
+        for name, least in (
+            ("max_length", 1),
+            ("max_images", 0),
+            ("min_side", 1),
+            ("max_aspect", 1),
+            ("min_image_tokens", 1),
+            ("parallelism", 1),
+        ):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or value < least):
                 raise RecipeError(f"{name} of tokenize_interleaved is {value!r}; it must be ≥ {least}")
+        check_ratio(self.max_bad_ratio, self.name)
         if self.over_long != "error" and self.max_length is None:
             raise RecipeError(f"over_long={self.over_long!r} of tokenize_interleaved needs max_length=")
 
@@ -273,8 +287,10 @@ class BoundTokenizeInterleaved:
             train_on=settings.train_on,
             on_bad_image=settings.on_bad_image,
             max_images=settings.max_images,
+            min_image_tokens=settings.min_image_tokens,
             require_image=settings.require_image,
         )
+        self._seen = BadImages(settings.max_bad_ratio, settings.name)
 
     def __call__(self, group: pa.RecordBatch) -> Outcome:
         """Tokenise a group."""
@@ -293,6 +309,7 @@ class BoundTokenizeInterleaved:
                 dropped.row(made, row)
             else:
                 samples.append(made)
+        self._seen.of_rows(group, *images.seen())
         pieces = make_pieces(samples, self._vocabulary, self._planner)
         if settings.over_long == "fit_images":
             pieces = self._fit(samples, pieces)

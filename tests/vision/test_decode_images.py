@@ -146,7 +146,7 @@ def test_each_kind_of_bad_image_is_logged_once(qwen: str, caplog: pytest.LogCapt
     apply = DecodeImages().bind()
     for _ in range(3):
         apply(planned([[HTML, HTML, b""]], qwen))
-    assert [record.message.partition(" (")[0] for record in caplog.records] == [
+    assert [record.message.partition(";")[0] for record in caplog.records] == [
         "bad image: an HTML page, not an image",
         "bad image: an empty file",
     ]
@@ -296,6 +296,7 @@ def test_what_changes_pixels_is_in_the_recipe_and_nothing_else(tmp_path: Path, c
     base = operator_fingerprint(DecodeImages(decoder="simplejpeg"))
     assert operator_fingerprint(DecodeImages(media_root="/somewhere")) == base
     assert operator_fingerprint(DecodeImages(decoder="auto")) == base
+    assert operator_fingerprint(DecodeImages(dtype="float32", max_bad_ratio=None)) == base
     for settings in ({"scaled_decode": "gap2"}, {"backend": "pil"}, {"salvage": True}, {"decoder": "pillow"}):
         assert operator_fingerprint(DecodeImages(**settings)) != base
     parts = DecodeImages(backend="pil", policy=clip).fingerprint_parts()
@@ -314,6 +315,7 @@ def test_wrong_settings_and_columns_are_said_before_the_run(qwen: str) -> None:
         ({"on_bad_image": "skip"}, "on_bad_image"),
         ({"on_bad_image": "drop_sample"}, "after packing"),
         ({"scaled_decode": "on"}, "scaled_decode"),
+        ({"dtype": "float31"}, "did you mean 'float32'"),
     ):
         with pytest.raises(RecipeError, match=words):
             DecodeImages(**settings)

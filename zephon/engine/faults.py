@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.engine.counts import Counts, add_counts, difference, has_documents, record_counts
-from zephon.errors import DataError, InternalError, PluginError, RunnerError, Where, ZephonError, wrap
+from zephon.errors import DataError, InternalError, LimitError, PluginError, RunnerError, Where, ZephonError, wrap
 from zephon.plugin import Drops, Outcome, at
 
 Policy = Literal["raise", "skip", "quarantine"]
@@ -141,8 +141,8 @@ def _by_halves(policy: Policy, apply: Apply, group: pa.RecordBatch, operator: st
 
 
 def is_of_records(error: BaseException) -> bool:
-    """Whether an error may be about records, so that a policy may leave some out for it; a broken library or runner never is."""
-    return not isinstance(error, PluginError | RunnerError | InternalError)
+    """Whether an error may be about records, so that a policy may leave some out for it; a broken library, a runner, a limit never is."""
+    return not isinstance(error, PluginError | RunnerError | InternalError | LimitError)
 
 
 def _alike(made: list[pa.RecordBatch], operator: str, losses: Losses) -> list[pa.RecordBatch]:

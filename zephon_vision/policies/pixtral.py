@@ -9,10 +9,12 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from zephon.errors import RecipeError
 from zephon_vision import sizing
 from zephon_vision.policies.base import Floats, Pixels, Plan, Policy, Resize, SpecialIds
 from zephon_vision.policies.blocks import from_patches, patches
 from zephon_vision.policies.clip import OPENAI_MEAN, OPENAI_STD
+from zephon_vision.policies.cubic import cubic_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +81,18 @@ class Pixtral(Policy):
 class Mistral(Pixtral):
     """The same models through Mistral's own library (`mistral-common`): sizes are rounded to the nearest pixel, not down.
 
-    Sizes and tokens are that library's. Pixels are not: it resizes in floating point, without antialiasing, and keeps values outside
-    of 0–255, which bytes can't hold. They are those of `pixtral` at this size, antialiased: 51 to 57 dB from that library's on photographs.
+    Sizes and tokens are that library's, and so is the interpolation, OpenCV's cubic one without antialiasing, whatever resizes else. It
+    works in floating point and keeps values beyond 0–255, which bytes can't hold: they are cut off here, and the others rounded, so
+    that they differ by half a unit of 255 at most.
     """
 
     name = "mistral"
     nearest = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.filter != "bicubic":
+            raise RecipeError(f"image policy 'mistral' resizes as OpenCV's INTER_CUBIC does, not with filter {self.filter!r}")
+
+    def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:
+        return patches(cubic_bytes(rgb, plan.sizes[0]), self.patch_size, empty=resize.empty)

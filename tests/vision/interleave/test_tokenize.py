@@ -170,9 +170,10 @@ def test_code_points_that_mark_things_inside_survive() -> None:
 BROKEN = (b"<html>not found</html>", None)
 
 
-def test_bad_images_drop_the_sample_by_default_and_are_counted() -> None:
+def test_bad_images_may_drop_the_sample_and_are_counted() -> None:
     made = outcome(
-        [document("a", image()), document("a", BROKEN), document("a", (None, None)), document("a", (None, "/no/file"))]
+        [document("a", image()), document("a", BROKEN), document("a", (None, None)), document("a", (None, "/no/file"))],
+        on_bad_image="drop_sample",
     )
     assert made.drops.rows["bad image"].tolist() == [1, 2, 3]
     assert made.group.column("_row").to_pylist() == [100]
@@ -183,6 +184,29 @@ def test_bad_images_may_be_left_out_of_the_sample() -> None:
     assert shown(made.group.to_pylist()[0]) == ["[ab]", "(5)", "[c]", "[<|endoftext|>]"]
     made = outcome([document("a", BROKEN)], on_bad_image="drop_image", require_image=True)
     assert made.drops.rows["no image left"].tolist() == [0]
+
+
+def test_by_default_a_bad_image_drops_a_chat_and_of_a_document_only_itself() -> None:
+    rows = canonical([document("a", BROKEN, "b"), document("a", image())])
+    place = rows.schema.get_field_index(columns.SEGMENTS)
+    turned = [[{**s, "role": "assistant", "turn": 0} for s in row] for row in rows.column(place).to_pylist()]
+    chats = rows.set_column(place, columns.SEGMENTS, pa.array(turned, columns.SEGMENTS_TYPE))
+    apply = operator().bind()
+    made, other = apply(rows), apply(chats)
+    assert [len(row["images"]) for row in made.group.to_pylist()] == [0, 1]
+    assert not made.drops.rows
+    assert [len(row["images"]) for row in other.group.to_pylist()] == [1]
+    assert other.drops.rows["bad image"].tolist() == [0]
+
+
+def test_images_that_stand_for_too_few_tokens_are_bad_ones() -> None:
+    rows = [document("a", image(56, 84)), document("a", image(28, 28)), document("a", BROKEN)]
+    tokens = [row["image_tokens"] for row in outcome(rows[:2]).group.to_pylist()]
+    assert tokens[0] > tokens[1] > 0
+    made = outcome(rows[:2], on_bad_image="drop_sample", min_image_tokens=tokens[1] + 1)
+    assert made.drops.rows["bad image"].tolist() == [1]
+    blank = outcome(rows[1:], on_bad_image="blank", min_image_tokens=tokens[1] + 1)
+    assert len(blank.group) == 2
 
 
 def test_a_blank_image_keeps_the_layout_and_trains_nothing() -> None:
@@ -206,7 +230,7 @@ def test_sizes_that_the_policy_or_the_limits_refuse_are_bad_images() -> None:
         document("a", image(10, 10)),
         document("a", image(30, 240)),
     ]
-    made = outcome(rows, min_side=14, max_aspect=8)
+    made = outcome(rows, min_side=14, max_aspect=8, on_bad_image="drop_sample")
     assert made.drops.rows["bad image"].tolist() == [0, 2]
     made = outcome(rows, on_bad_image="drop_image")
     assert [len(row["images"]) for row in made.group.to_pylist()] == [0, 1, 1, 1]
@@ -306,6 +330,7 @@ def test_the_special_tokens_are_known_to_operators_that_follow() -> None:
         ({"over_long": "drop"}, "needs max_length="),
         ({"on_bad_image": "drop"}, "on_bad_image"),
         ({"max_length": 0}, "must be ≥ 1"),
+        ({"min_image_tokens": 0}, "must be ≥ 1"),
         ({"train_on": "user"}, "train_on"),
     ],
 )

@@ -134,8 +134,8 @@ def test_pixels_and_tokens_are_those_of_the_models_own_processor() -> None:
 
     table = rows(8, seed=2)
     processor = transformers.Qwen2VLImageProcessorFast(min_pixels=POLICY.min_pixels, max_pixels=POLICY.max_pixels)
-    for batch in batches(table):
-        fields = batch.to_training(pixel_dtype="float32")
+    for batch in batches(table, dtype="float32"):
+        fields = batch.to_training()
         order = [n for row in batch.group.column(groups.DOC_ROW).to_pylist() for n in row]
         files = [i["bytes"] for n in order for i in table.column(columns.IMAGES)[n].as_py()]
         if not files:

@@ -1,0 +1,102 @@
+"""A run in which too many of a data set's images can't be used stops, whatever the policies are."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vision.interleave.chat_tokenizers import QWEN, fast
+from vision.pictures import jpeg, scene
+
+from zephon import Dataset, Pipeline, StaticMixtureWorkSource
+from zephon.errors import LimitError, RecipeError
+from zephon_vision._bad_images import WINDOW, BadImages
+from zephon_vision.decode_images import DecodeImages
+from zephon_vision.probe_images import ProbeImages
+from zephon_vision.tokenize_interleaved import TokenizeInterleaved
+
+GOOD = jpeg(scene(30, 30))
+
+
+def chat(path: str) -> dict[str, Any]:
+    messages = [{"role": "user", "content": "<image>?"}, {"role": "assistant", "content": "Yes."}]
+    return {"messages": messages, "images": [{"bytes": None, "path": path}]}
+
+
+def pipeline(folder: Path, datasets: dict[str, list[dict[str, Any]]], **settings: Any) -> Pipeline:
+    """`probe`, `tokenize`: further settings of these; the rest are options."""
+    probe, tokenize = settings.pop("probe", {}), settings.pop("tokenize", {})
+    sets = [Dataset.from_records(name, rows) for name, rows in datasets.items()]
+    return (
+        Pipeline(StaticMixtureWorkSource(sets, dict.fromkeys(datasets, 1.0), stop_after_passes=1, chunk_size=64))
+        .interleave(media_root=str(folder))
+        .probe_images(media_root=str(folder), **probe)
+        .tokenize_interleaved(tokenizer=fast(QWEN), images='qwen2_5_vl{"max_pixels": 3136}', pad_token_id=0, **tokenize)
+        .pack_multimodal(max_length=128)
+        .batch(1)
+        .options(lanes=1, runner="inline", **settings)
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "good.jpg").write_bytes(GOOD)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("on_error", "probe"), [("raise", "keep"), ("skip", "keep"), ("skip", "drop_sample"), ("raise", "drop_image")]
+)
+def test_a_data_set_whose_images_are_not_there_stops_the_run_and_is_named(folder: Path, on_error: str, probe: str) -> None:
+    mixed = {"right": [chat("good.jpg")] * 1100, "wrong": [chat("gone.jpg")] * 1100}
+    run = pipeline(folder, mixed, on_error=on_error, probe={"on_bad_image": probe}, tokenize={"on_bad_image": "drop_image"})
+    with pytest.raises(LimitError, match=r"\d+ of \d+ images can't be used") as caught:
+        list(run)
+    assert caught.value.where.dataset == "wrong"
+    assert caught.value.where.operator == ("tokenize_interleaved" if probe == "keep" else "probe_images")
+
+
+def test_with_a_higher_limit_the_run_goes_on_from_where_it_was(folder: Path) -> None:
+    rows = {"wrong": [chat("good.jpg")] * 300 + [chat("gone.jpg")] * 1100}
+    first = pipeline(folder, rows)
+    batches = iter(first)
+    delivered = [next(batches) for _ in range(3)]
+    state = first.checkpoint()
+    with pytest.raises(LimitError):
+        list(batches)
+    second = pipeline(folder, rows, tokenize={"max_bad_ratio": None})
+    second.restore(state)
+    rest = list(second)
+    whole = list(pipeline(folder, rows, tokenize={"max_bad_ratio": 1.0}))
+    assert [b.sha256() for b in [*delivered, *rest]] == [b.sha256() for b in whole]
+
+
+def test_limits_of_the_user_are_no_bad_images(folder: Path) -> None:
+    run = pipeline(folder, {"small": [chat("good.jpg")] * 1100}, tokenize={"min_side": 100})
+    assert not list(run)
+    assert run.accounting()["rows"]["dropped"] == {"tokenize_interleaved: bad image": 1100}
+
+
+def test_the_share_is_of_the_last_images_of_each_data_set(caplog: pytest.LogCaptureFixture) -> None:
+    seen = BadImages(0.05, "test")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(20):
+            seen.count(0, 100, [])
+            seen.count(1, 10, ["missing"])
+        with pytest.raises(LimitError, match=r"images can't be used, the last one because: missing"):
+            for _ in range(WINDOW):  # many good ones long ago don't help
+                seen.count(0, 10, ["missing"])
+    assert sum("missing" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("limit", [-0.1, 1.5])
+def test_limits_that_are_no_shares_are_refused(limit: float) -> None:
+    for make in (
+        lambda: ProbeImages(max_bad_ratio=limit),
+        lambda: DecodeImages(max_bad_ratio=limit),
+        lambda: TokenizeInterleaved(tokenizer_id="x", max_bad_ratio=limit),
+    ):
+        with pytest.raises(RecipeError, match="max_bad_ratio"):
+            make()

@@ -1,0 +1,75 @@
+"""The share of images that can't be used, and the end of a run where it is too large: a wrong folder is not a smaller data set."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow as pa
+
+from zephon import groups
+from zephon.errors import LimitError, RecipeError, Where
+
+WINDOW = 1000
+"""So many images of a data set must have been seen before a share of bad ones is an error."""
+_MOST_TOLD = 20
+"""So many kinds of errors are logged, each once."""
+
+
+class BadImages:
+    """What one worker has seen of each data set; which images those are has no part in what it makes."""
+
+    def __init__(self, limit: float | None, operator: str) -> None:
+        self._limit = limit
+        self._log = logging.getLogger(f"zephon_vision.{operator}")
+        self._lock = threading.Lock()
+        self._told: set[str] = set()
+        self._seen: dict[int, list[int]] = {}
+        """By data set: images, and bad ones."""
+
+    def count(self, component: int, seen: int, errors: Iterable[str]) -> None:
+        """Images of a data set were looked at, and `errors` say what is wrong with the bad ones.
+
+        Raises:
+            LimitError: more than the limit of the last 1,000 to 2,000 images of the data set.
+        """
+        failed = 0
+        last = ""
+        for last in errors:
+            failed += 1
+            self._tell(last)
+        with self._lock:
+            counts = self._seen.setdefault(component, [0, 0])
+            counts[0] += seen
+            counts[1] += failed
+            total, bad = counts
+            if total >= 2 * WINDOW:  # older images count for less
+                counts[:] = [total // 2, bad // 2]
+        if self._limit is not None and failed and total >= WINDOW and bad > self._limit * total:
+            raise LimitError(
+                f"{bad} of {total} images can't be used, the last one because: {last}",
+                where=Where(component=component if component >= 0 else None),
+                hint=f"look at the data, or raise max_bad_ratio={self._limit}",
+            )
+
+    def _tell(self, error: str) -> None:
+        kind = error.partition(":")[0]
+        if kind in self._told or len(self._told) >= _MOST_TOLD:
+            return
+        self._told.add(kind)
+        self._log.warning("bad image: %s; others of this kind are not reported", error)
+
+    def of_rows(self, group: pa.RecordBatch, images: Sequence[int], errors: Mapping[int, Sequence[str]]) -> None:
+        """`count` for the rows of a group: how many images each has, and what is wrong with those of some rows."""
+        known = group.schema.get_field_index(groups.COMPONENT) >= 0
+        components = groups.ints(group, groups.COMPONENT).tolist() if known else [-1] * group.num_rows
+        for component in dict.fromkeys(components):
+            rows = [row for row, of in enumerate(components) if of == component]
+            self.count(component, sum(images[row] for row in rows), [e for row in rows for e in errors.get(row, ())])
+
+
+def check_ratio(limit: float | None, operator: str) -> None:
+    """Raise `RecipeError` where it is no share."""
+    if limit is not None and not 0 <= limit <= 1:
+        raise RecipeError(f"max_bad_ratio of {operator} is {limit!r}; it must be from 0 to 1, or None")
