@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 import threading
 import time
@@ -24,8 +26,8 @@ settings.load_profile(os.environ.get("ZEPHON_TESTS", "quick"))
 
 # Notes of an earlier run must not hide what is wrong now. The caches of others stay where they are.
 os.environ.setdefault("HF_HOME", os.path.expanduser("~/.cache/huggingface"))
-_CACHE = tempfile.TemporaryDirectory(prefix="zephon-tests-")
-os.environ["XDG_CACHE_HOME"] = _CACHE.name
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="zephon-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 RUNNERS = ("inline", "threads", "processes")
 

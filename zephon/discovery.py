@@ -21,7 +21,7 @@ from typing import Any
 from zephon.errors import DataError, PluginError, RecipeError, unknown
 from zephon.keys import key
 from zephon.plugin import FileInfo, OpenShard, Reader, Shard, Store
-from zephon.registry import available, load
+from zephon.registry import available, load, noted
 from zephon.shards import Looks, Shards
 from zephon.storage import ListedStore, StoreOptions, expand, open_store
 from zephon.storage.local import is_another, look_at
@@ -105,12 +105,25 @@ def detect(store: Store, files: Sequence[FileInfo], place: str) -> type[Reader]:
     )
 
 
+def _marks(reader: type[Reader]) -> list[list[str]]:
+    """By what a reader's files are known."""
+    return [list(reader.suffixes), list(reader.index_files)]
+
+
+def _may_have(name: str, files: Sequence[FileInfo]) -> bool:
+    """Whether a reader has an index file or a suffix here; of most readers that is known without importing them."""
+    suffixes, index_files = noted("zephon.formats", name, _marks)
+    return any(f.path.lower().endswith(tuple(suffixes)) or _name(f.path) in index_files for f in files)
+
+
 def _candidates(store: Store, files: Sequence[FileInfo]) -> tuple[list[_Claim], list[str]]:
     """The readers that have an index file or a suffix here and claim it; and what is wrong with those that don't load."""
     claims: list[_Claim] = []
     broken: list[str] = []
     for name in available("zephon.formats"):
         try:
+            if not _may_have(name, files):
+                continue
             reader = load("zephon.formats", name)
         except PluginError as error:
             broken.append(str(error))

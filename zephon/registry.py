@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from zephon.errors import PluginError, unknown
+from zephon.notes import Notes
 
 Group = Literal["zephon.formats", "zephon.operators"]
 
@@ -50,11 +54,16 @@ def available(group: Group) -> dict[str, list[Claim]]:
 
 
 @functools.lru_cache(maxsize=8)
-def _available(group: Group, path: tuple[str, ...]) -> dict[str, list[Claim]]:  # noqa: ARG001 - the path is what the answer depends on
+def _available(group: Group, path: tuple[str, ...]) -> dict[str, list[Claim]]:
     found: dict[str, list[Claim]] = {}
-    for point in entry_points(group=group):
+    for point in _installed(path).select(group=group):
         found.setdefault(point.name, []).append(Claim(point))
     return {name: _distinct(found[name]) for name in sorted(found)}
+
+
+@functools.lru_cache(maxsize=8)
+def _installed(path: tuple[str, ...]) -> Any:  # noqa: ARG001 - the path is what the answer depends on
+    return entry_points()
 
 
 def _distinct(claims: list[Claim]) -> list[Claim]:
@@ -62,6 +71,37 @@ def _distinct(claims: list[Claim]) -> list[Claim]:
     if len(claims) == 1:
         return claims
     return list({(claim.distribution, claim.target): claim for claim in claims}.values())
+
+
+def noted(group: Group, name: str, fact: Callable[[type[Any]], Any]) -> Any:
+    """A plain value that follows from a class, without importing it where it was noted before, with the modules as they are now.
+
+    Args:
+        group: of the entry point.
+        name: of the entry point.
+        fact: the value, from the class.
+
+    Raises:
+        PluginError: as `load`, where the class must be imported.
+    """
+    claims = available(group).get(name, [])
+    state = _state_of(claims[0]) if len(claims) == 1 else None
+    if state is None:
+        return fact(load(group, name))
+    return Notes("plugin", claims[0].target, *state).of(fact.__name__, lambda: fact(load(group, name)))
+
+
+def _state_of(claim: Claim) -> tuple[str, ...] | None:
+    """The file that a claim's module is in, and sizes and times of it and its neighbours; None: not known without importing it."""
+    try:
+        spec = find_spec(claim.entry_point.module)
+        if spec is None or spec.origin is None:
+            return None
+        with os.scandir(os.path.dirname(spec.origin)) as entries:
+            looks = [entry.stat() for entry in entries if entry.name.endswith(".py")]
+    except Exception:  # a package above it that doesn't import: `load` tells
+        return None
+    return spec.origin, str(sum(look.st_size for look in looks)), str(max((look.st_mtime_ns for look in looks), default=0))
 
 
 def load(group: Group, name: str) -> type[Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -295,3 +298,32 @@ def test_suffixes_count_in_any_case_and_json_is_explained(tmp_path: Path) -> Non
     with pytest.raises(RecipeError, match="format='jsonl' if each line"):
         Dataset.from_path("d", tmp_path / "a.json").units  # noqa: B018
     assert len(Dataset.from_path("d", tmp_path / "a.json", "jsonl")) == 1
+
+
+FORMAT_OF_A_LINE = """
+import sys
+from zephon import Dataset
+Dataset.from_path("d", sys.argv[1]).units
+print(*sorted(m for m in sys.modules if m.startswith("zephon_formats.") and "._" not in m))
+"""
+
+
+def test_only_the_reader_whose_files_are_there_is_imported(data: Path) -> None:
+    """From the second process on: the first one notes what the readers' files are called."""
+    write(data, "0.parquet")
+    for expected in (None, "zephon_formats.parquet"):
+        ran = subprocess.run(
+            [sys.executable, "-c", FORMAT_OF_A_LINE, str(data)], capture_output=True, text=True, check=True, timeout=60
+        )
+        assert expected in (None, ran.stdout.strip())
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_changed_plugin_is_asked_again(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(data, "0.wtxt", "1.other")
+    assert found(data) == ("words", ["0.wtxt"])
+    module = tmp_path / "site" / "acme_formats.py"
+    module.write_text(PLUGINS.replace(".wtxt", ".other"))
+    monkeypatch.delitem(sys.modules, "acme_formats")
+    importlib.invalidate_caches()
+    assert found(data) == ("words", ["1.other"])

@@ -98,6 +98,7 @@ def _difference(want: Mapping[str, str], got: Mapping[str, str]) -> str:
 
 
 def _check_stateless(operator: Operator, given: Groups, *, across_rows: bool) -> list[pa.RecordBatch]:
+    operator.prepare()
     apply = operator.bind()
     made = [_outcome(apply(g)) for g in given]
     for group, outcome in zip(given, made, strict=True):
