@@ -6,12 +6,14 @@ import datetime
 import json
 import math
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from operators_for_tests import Suffix
 from strategies import MIXED
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource, TokenEstimation
@@ -99,6 +101,22 @@ def test_filter_takes_an_expression_by_position() -> None:
     source = StaticMixtureWorkSource(Dataset.from_records("a", [{"i": i} for i in range(10)]), stop_after_passes=1)
     batches = Pipeline(source).filter(pc.field("i") > 6).batch(5).options(runner="inline")
     assert sorted(i for b in batches for i in b.to_pydict()["i"]) == [7, 8, 9]
+
+
+def test_an_operator_that_says_that_its_bytes_changed_refuses_older_states() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Upper(Suffix):
+        name: ClassVar[str] = "upper"
+        version: ClassVar[int] = 1
+
+    def fresh() -> Pipeline:
+        return Pipeline(MIXED.pipeline().source).then(Upper(text="x")).batch(1).options(runner="inline")
+
+    state = fresh().checkpoint()
+    fresh().restore(state)
+    Upper.version = 2
+    with pytest.raises(CheckpointError, match="'upper' version 1 → 2"):
+        fresh().restore(state)
 
 
 def test_quarantine_without_a_file_is_refused() -> None:
