@@ -126,9 +126,15 @@ class Options:
         """This rank's contiguous block of lanes, and how many padding lanes it delivers after them.
 
         Raises:
-            RecipeError: the lanes don't divide by the ranks (and `uneven_lanes` isn't "pad"), or there are fewer lanes than ranks.
+            RecipeError: one of `dp_rank` and `dp_size` is missing, the lanes don't divide by the ranks (and `uneven_lanes` isn't "pad"),
+                or there are fewer lanes than ranks.
         """
         lanes, ranks = self.lane_count, self.ranks
+        if self.rank >= ranks or (self.dp_rank is None and ranks > 1):
+            raise RecipeError(
+                f"dp_rank is {self.dp_rank} and dp_size is {self.dp_size}",
+                hint="give both: a rank that doesn't know its number would read another one's data",
+            )
         if lanes < ranks:
             raise RecipeError(f"{lanes} lanes can't feed {ranks} ranks", hint=f"set lanes to a multiple of {ranks}")
         if lanes % ranks and self.uneven_lanes == "refuse":

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,3 +92,40 @@ def test_the_hash_is_that_of_the_gathered_rows(given_parts: list[pa.RecordBatch]
     gathered = take_from(given_parts, which, index)
     plain = pa.RecordBatch.from_arrays([*gathered.columns, *more.columns], schema=pa.schema([*gathered.schema, *more.schema]))
     assert hash_spread(given_parts, which, index, more) == groups.hash_group(plain)
+
+
+APART: dict[str, tuple[Any, Any, Any]] = {
+    "the place of a null": (pa.string(), [None, "a"], ["a", None]),
+    "null and empty": (pa.string(), [None], [""]),
+    "null and empty list": (pa.list_(pa.int32()), [None, [1]], [[], [1]]),
+    "null in a list": (pa.list_(pa.int32()), [[1, None]], [[None, 1]]),
+    "null struct and struct of null": (pa.struct([("a", pa.int32())]), [None], [{"a": None}]),
+    "where a text ends": (pa.string(), ["ab", "c"], ["a", "bc"]),
+    "where a list ends": (pa.list_(pa.int32()), [[1, 2], [3]], [[1], [2, 3]]),
+    "where an inner list ends": (pa.list_(pa.list_(pa.int32())), [[[1, 2], [3]]], [[[1], [2, 3]]]),
+    "order": (pa.int64(), [1, 2], [2, 1]),
+    "true and false": (pa.bool_(), [True, False], [False, True]),
+    "keys of a map": (pa.map_(pa.string(), pa.int32()), [[("a", 1)]], [[("b", 1)]]),
+    "a place in a dictionary": (pa.dictionary(pa.int32(), pa.string()), ["a", "b"], ["b", "a"]),
+}
+
+
+@pytest.mark.parametrize(("kind", "one", "other"), APART.values(), ids=APART.keys())
+def test_what_differs_has_another_hash(kind: Any, one: Any, other: Any) -> None:
+    hashes = []
+    for rows in (one, one, other):
+        array = pa.array(rows, pa.string()).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(rows, kind)
+        hashes.append(groups.hash_group(pa.RecordBatch.from_arrays([array], names=["x"])))
+    assert hashes[0] == hashes[1]
+    assert hashes[0] != hashes[2]
+
+
+def test_names_types_and_lengths_count_in_a_hash() -> None:
+    made = [
+        pa.record_batch({"x": pa.array([1], pa.int32())}),
+        pa.record_batch({"y": pa.array([1], pa.int32())}),
+        pa.record_batch({"x": pa.array([1], pa.int64())}),
+        pa.record_batch({"x": pa.array([1, 0], pa.int32())}),
+        pa.record_batch({"x": pa.array([], pa.int32())}),
+    ]
+    assert len({groups.hash_group(group) for group in made}) == len(made)

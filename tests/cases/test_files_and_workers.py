@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from operators.tokenizer_kinds import tokenizer
 from strategies import MIXED, rows_of
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
@@ -242,3 +243,44 @@ REASONS: dict[str, Callable[[Path], Any]] = {
 def test_a_path_with_nothing_at_it_is_refused_with_the_path(path: Callable[[Path], Any], tmp_path: Path) -> None:
     with pytest.raises((RecipeError, DataError), match=str(tmp_path.name)):
         list(once(path(tmp_path)).batch(1))
+
+
+def spoilt(path: Path, column: str) -> Path:
+    """A Parquet file of texts and numbers, one of whose columns can't be read."""
+    table = pa.table(
+        {"text": [f"text {i}" for i in range(50)], "input_ids": [[i] * 4 for i in range(50)], "more": list(range(50))}
+    )
+    pq.write_table(table, path, compression="none", use_dictionary=False)
+    with open(path, "r+b") as file:
+        group = pq.read_metadata(path).row_group(0)
+        places = {
+            group.column(i).path_in_schema.split(".")[0]: group.column(i).data_page_offset for i in range(group.num_columns)
+        }
+        file.seek(places[column])
+        file.write(b"\xff" * 50)
+    return path
+
+
+STEPS: dict[str, Callable[[Pipeline], Pipeline]] = {
+    "a packer": lambda p: p.pack_flat(max_length=8, pad_token_id=0),
+    "a filter before a packer": lambda p: p.filter(lambda r: r["input_ids"][0] > 3, columns=["input_ids"]).pack_flat(
+        max_length=8, pad_token_id=0
+    ),
+    "a tokenizer": lambda p: p.tokenize(tokenizer=tokenizer("gpt2")),
+    "a function with columns": lambda p: p.map(lambda r: {"n": len(r["text"])}, columns=["text"]),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_only_the_columns_that_the_steps_need_are_read(name: str, tmp_path: Path) -> None:
+    needed = "text" if name in ("a tokenizer", "a function with columns") else "input_ids"
+    path = tmp_path / "d.parquet"
+    for column in ("text", "input_ids", "more"):
+        pipeline = STEPS[name](once(spoilt(path, column))).batch(2)
+        if column == needed:
+            with pytest.raises(DataError, match="parquet"):
+                list(pipeline)
+        else:
+            assert sum(len(batch) - batch.empty for batch in pipeline)
+    with pytest.raises(DataError, match="parquet"):
+        list(once(spoilt(path, "more")).filter(lambda r: True).batch(2))  # a function that says nothing sees all

@@ -93,6 +93,45 @@ def test_too_many_failures_in_a_row_stop_the_run() -> None:
     assert ids(BAD.pipeline(runner="inline", on_error="skip", max_failures_in_a_row=5))
 
 
+def in_a_row(bad: set[int], chunk: int, *, limit: int, runner: str, path: Path | None = None) -> int | None:
+    """How many of 40 records in order come, some of which can't be parsed (or, in a file, be read); None: the run was stopped."""
+
+    def parse(record: dict[str, Any]) -> dict[str, Any]:
+        return {"id": int(record["text"])}
+
+    rows = [{"text": "x" if i in bad else str(i)} for i in range(40)]
+    data = Dataset.from_records("d", rows)
+    if path is not None:
+        path.write_text("".join("torn\n" if i in bad else json.dumps(row) + "\n" for i, row in enumerate(rows)))
+        data = Dataset.from_path("d", path)
+    source = StaticMixtureWorkSource(data, chunk_size=chunk, shuffle_within_shard=False, stop_after_passes=1)
+    pipeline = Pipeline(source).map(lambda record: record).map(parse).batch(1)
+    pipeline.options(runner=runner, workers=2, on_error="skip", max_failures_in_a_row=limit)
+    try:
+        return sum(map(len, pipeline))
+    except DataError as error:
+        if f"more than max_failures_in_a_row={limit}" not in str(error):
+            raise
+        return None
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 7, 40])
+@pytest.mark.parametrize("from_file", [False, True])
+def test_in_a_row_means_without_one_in_between_that_worked(chunk: int, from_file: bool, tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl" if from_file else None
+    for runner in ("inline", "threads"):
+        assert in_a_row(set(range(0, 40, 2)), chunk, limit=1, runner=runner, path=path) == 20
+        assert in_a_row({3, 4, 5, 6}, chunk, limit=4, runner=runner, path=path) == 36
+        if not from_file or chunk in (1, 40):  # which of a chunk's records couldn't be read is known without their order
+            assert in_a_row({3, 4, 5, 6}, chunk, limit=3, runner=runner, path=path) is None
+            assert in_a_row({36, 37, 38, 39}, chunk, limit=3, runner=runner, path=path) is None
+
+
+def test_failures_in_a_row_are_those_of_worker_processes_too() -> None:
+    assert in_a_row({0, 1, 2, 8, 9}, 4, limit=3, runner="processes") == 35
+    assert in_a_row({2, 3, 4, 5}, 4, limit=3, runner="processes") is None
+
+
 def test_failures_in_one_lane_leave_the_others_untouched_and_the_steps_equal() -> None:
     packed = replace(
         GOOD,

@@ -6,12 +6,14 @@ import datetime
 import json
 import math
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from operators_for_tests import Suffix
 from strategies import MIXED
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource, TokenEstimation
@@ -65,7 +67,7 @@ def test_a_lane_beyond_all_bounds_is_refused() -> None:
 
 
 def test_aggregated_states_of_an_earlier_job_are_not_mixed_in(tmp_path: Path) -> None:
-    def states(batches: int, order: tuple[int, ...]) -> dict[int, Any]:
+    def states(batches: int, order: tuple[int, ...]) -> list[Any]:
         ranks = {
             r: MIXED.pipeline(runner="inline", dp_rank=r, dp_size=2, aggregate_dir=str(tmp_path), aggregate_timeout_s=0.2)
             for r in (0, 1)
@@ -74,16 +76,17 @@ def test_aggregated_states_of_an_earlier_job_are_not_mixed_in(tmp_path: Path) ->
             iterator = iter(pipeline)
             for _ in range(batches):
                 next(iterator)
-        found = {}
+        found: list[Any] = []
         for rank in order:
             try:
-                found[rank] = ranks[rank].checkpoint()
+                found.append(ranks[rank].checkpoint())
             except CheckpointError as error:
-                found[rank] = str(error)
+                found.append(str(error))
         return found
 
     states(2, (0, 1, 0))
-    later = states(4, (0, 1, 0))
+    alone, *later = states(4, (0, 1, 0))
+    assert "rank 1 of 2 did not write" in alone, "what it wrote at another position is not its state here"
     totals = {lane: values[2] for lane, values in later[0]["lanes"].items()}
     assert totals == dict.fromkeys("0123", 4)
     assert json.dumps(later[0]) == json.dumps(later[1])
@@ -99,6 +102,22 @@ def test_filter_takes_an_expression_by_position() -> None:
     source = StaticMixtureWorkSource(Dataset.from_records("a", [{"i": i} for i in range(10)]), stop_after_passes=1)
     batches = Pipeline(source).filter(pc.field("i") > 6).batch(5).options(runner="inline")
     assert sorted(i for b in batches for i in b.to_pydict()["i"]) == [7, 8, 9]
+
+
+def test_an_operator_that_says_that_its_bytes_changed_refuses_older_states() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Upper(Suffix):
+        name: ClassVar[str] = "upper"
+        version: ClassVar[int] = 1
+
+    def fresh() -> Pipeline:
+        return Pipeline(MIXED.pipeline().source).then(Upper(text="x")).batch(1).options(runner="inline")
+
+    state = fresh().checkpoint()
+    fresh().restore(state)
+    Upper.version = 2
+    with pytest.raises(CheckpointError, match="'upper' version 1 → 2"):
+        fresh().restore(state)
 
 
 def test_quarantine_without_a_file_is_refused() -> None:

@@ -113,6 +113,16 @@ def test_lanes_that_do_not_divide_are_refused_with_the_divisors() -> None:
         list(replace(MIXED, lanes=4).pipeline(dp_rank=0, dp_size=5, uneven_lanes="pad", max_steps=1))
 
 
+@pytest.mark.parametrize("half", [{"dp_rank": 1}, {"dp_size": 2}])
+def test_a_rank_without_a_number_or_without_a_count_is_refused(half: dict[str, int]) -> None:
+    pipeline = replace(MIXED, lanes=4).pipeline(runner="inline", max_steps=1, **half)
+    for use in (lambda: next(iter(pipeline)), pipeline.checkpoint):
+        with pytest.raises(RecipeError, match="dp_rank is .* and dp_size is"):
+            use()
+    pipeline.options(dp_rank=1, dp_size=2)  # calls accumulate
+    assert [batch.lane for batch in pipeline] == [2, 3]
+
+
 def test_a_global_batch_that_does_not_divide_is_refused() -> None:
     pipeline = MIXED.pipeline()
     with pytest.raises(RecipeError, match="does not divide by 4 lanes"):

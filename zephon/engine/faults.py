@@ -35,6 +35,37 @@ class Failure:
 
 
 @dataclass
+class Streak:
+    """How many records of a task failed in an operator without one in between that worked."""
+
+    first: int = 0
+    """Before the first that worked."""
+    last: int = 0
+    """After the last that worked."""
+    most: int = 0
+    worked: bool = False
+
+    def fail(self, records: int = 1) -> None:
+        """Some more failed."""
+        self.last += records
+        self.most = max(self.most, self.last)
+        if not self.worked:
+            self.first = self.last
+
+    def work(self) -> None:
+        """Some worked."""
+        self.worked, self.last = True, 0
+
+    def apart(self) -> None:
+        """Others worked, and it isn't known where between them: so what failed has to do with nothing before and after."""
+        self.worked, self.first, self.last = True, 0, 0
+
+    def after(self, before: int) -> tuple[int, int]:
+        """`(most, last)` where so many had failed just before."""
+        return max(self.most, before + self.first), self.last if self.worked else before + self.last
+
+
+@dataclass
 class Losses:
     """Rows and tokens that came in, were added or left out, by (operator, reason) and component; and failures to report."""
 
@@ -47,11 +78,18 @@ class Losses:
     tokens_added: dict[str, Counts] = field(default_factory=dict)
     """Tokens by which an operator made tokenised documents longer, or copied them."""
     failures: list[Failure] = field(default_factory=list)
+    streaks: dict[str, Streak] = field(default_factory=dict)
+    """By operator, of those in which records failed."""
 
     def drop(self, operator: str, reason: str, rows: Mapping[int, int], tokens: Mapping[int, int] | None = None) -> None:
         """Count rows (and tokens) of some components as left out."""
         _add(self.rows, (operator, reason), rows)
         _add(self.tokens, (operator, reason), tokens or {})
+
+    def fail(self, failure: Failure) -> None:
+        """Note a record that failed; they come in order."""
+        self.failures.append(failure)
+        self.streaks.setdefault(failure.operator, Streak()).fail()
 
     def add(self, other: Losses) -> None:
         """Count what `other` counts, too."""
@@ -119,12 +157,13 @@ def apply_under(policy: Policy, apply: Apply, group: pa.RecordBatch, *, operator
 def _by_halves(policy: Policy, apply: Apply, group: pa.RecordBatch, operator: str, losses: Losses) -> list[pa.RecordBatch]:
     try:
         with at(operator=operator):
-            return [_apply_once(apply, group, operator, losses)]
+            made = [_apply_once(apply, group, operator, losses)]
     except Exception as error:
         if policy != "raise" and not is_of_records(error):
             raise
         if policy == "raise" and isinstance(error, ZephonError) and error.where.row is not None:
             raise  # the operator knows which row it is
+        losses.streaks.setdefault(operator, Streak())
         if len(group) > 1:
             middle = len(group) // 2
             parts = [group.slice(0, middle), group.slice(middle)]
@@ -136,8 +175,11 @@ def _by_halves(policy: Policy, apply: Apply, group: pa.RecordBatch, operator: st
         if policy == "raise":
             raise ours from error
         losses.drop(operator, f"failed: {ours.message.split(':', 1)[0]}", *record_counts(group))
-        losses.failures.append(_failure(ours, group, 0, operator))
+        losses.fail(_failure(ours, group, 0, operator))
         return []
+    if operator in losses.streaks:
+        losses.streaks[operator].work()
+    return made
 
 
 def is_of_records(error: BaseException) -> bool:
@@ -154,10 +196,8 @@ def _alike(made: list[pa.RecordBatch], operator: str, losses: Losses) -> list[pa
             schema = group.schema if schema is None else groups.unify(schema, group.schema)
         except DataError as error:
             losses.drop(operator, "failed: types that don't go together", *record_counts(group))
-            losses.failures += [
-                _failure(placed(wrap(error, Where()), group.slice(row), operator), group, row, operator)
-                for row in range(len(group))
-            ]
+            for row in range(len(group)):
+                losses.fail(_failure(placed(wrap(error, Where()), group.slice(row), operator), group, row, operator))
         else:
             kept.append(group)
     return kept

@@ -15,7 +15,7 @@ from zephon import groups
 from zephon.arrays import to_arrow
 from zephon.dataset import Dataset
 from zephon.engine.bundles import Bundle, Pick, Spread, check_maps, collected, in_order
-from zephon.engine.faults import Failure, Losses, Policy
+from zephon.engine.faults import Failure, Losses, Policy, Streak
 from zephon.engine.keep import Keep
 from zephon.errors import DataError, RecipeError, ZephonError
 from zephon.gathers import hash_spread, take_from
@@ -110,6 +110,8 @@ class Fetcher:
                     picks.append(Pick(made, offset[mine], here[mine]))
         if not picks:
             return groups.empty_group(with_provenance(self.schema)), losses, 0
+        for streak in losses.streaks.values():
+            streak.apart()
         try:
             check_maps(picks)  # to touch what was cut off a map would end the process
             group, content = self._collect(picks)
@@ -144,13 +146,17 @@ class Fetcher:
             out = bundle.excluded[offset]
             good &= ~out
             losses.drop("source", "excluded", {component: int(out.sum())})
+        after = 0
         for i in np.flatnonzero(good & np.isin(offset, list(bundle.bad))).tolist():
             error = bundle.bad[int(offset[i])]
             if self.policy == "raise":
                 raise error
             good[i] = False
             losses.drop("source", "unreadable", {component: 1})
-            losses.failures.append(Failure.of(error, component=component, operator="source"))
+            if i != after:
+                losses.streaks.get("source", Streak()).work()
+            losses.fail(Failure.of(error, component=component, operator="source"))
+            after = i + 1
         return np.flatnonzero(good)
 
     # -------------------------------------------------------------------------------------------------- bundles

@@ -97,8 +97,8 @@ class LaneContext:
     ledger: Ledger
     submit_fetch: Callable[[Chunk], Future[Fetched]]
     submit_stage: Callable[[int, Groups, Note, str], Future[tuple[Groups, Any]]]
-    on_failures: Callable[[int, Losses, bool], None]
-    """Told of failed rows, with the lane and whether any row of the group lived."""
+    on_failures: Callable[[int, int, Losses], None]
+    """Told, in order, what failed in each task of a lane and level (-1: reading)."""
     chunk_bytes: int
     """What a chunk is expected to weigh before it is read."""
     load: Load
@@ -227,8 +227,7 @@ class Lane:
         counts = np.bincount(chunk.component) if len(chunk) else np.zeros(0, np.int64)
         context.ledger.source({int(c): int(counts[c]) for c in np.flatnonzero(counts)})
         context.ledger.count(losses)
-        if losses.failures:
-            context.on_failures(self.number, losses, len(group) > 0)
+        context.on_failures(self.number, -1, losses)
         if not len(group):
             return
         if report is not None:
@@ -300,8 +299,7 @@ class Lane:
             balance = self._balances[level]
             if balance is not None and report.gathered is not None:
                 balance.went(report.gathered)
-            if report.losses.failures:
-                self._context.on_failures(self.number, report.losses, bool(made))
+            self._context.on_failures(self.number, level, report.losses)
             for group in made:
                 self._arrive(level, group, head, report.hash)
 

@@ -392,13 +392,18 @@ class _Quarantine:
         self._options = options
         self._datasets = datasets
         self._ledger = ledger
-        self._in_a_row: dict[int, int] = {}
+        self._in_a_row: dict[tuple[int, int], dict[str, int]] = {}
+        """By lane and level: how many failed last in each operator."""
         self._file: Any = None
 
-    def take(self, lane: int, losses: Losses, any_lived: bool) -> None:
-        """Failed records of one group of a lane. Raises `DataError` beyond the limits."""
-        row = len(losses.failures) if any_lived else self._in_a_row.get(lane, 0) + len(losses.failures)
-        self._in_a_row[lane] = 0 if any_lived else row
+    def take(self, lane: int, level: int, losses: Losses) -> None:
+        """What failed in a task of a lane. Raises `DataError` beyond the limits."""
+        before = self._in_a_row.pop((lane, level), {})
+        if not losses.failures:
+            return
+        streaks = {name: streak.after(before.get(name, 0)) for name, streak in losses.streaks.items()}
+        self._in_a_row[lane, level] = {name: last for name, (_, last) in streaks.items()}
+        row = max(most for most, _ in streaks.values())
         last = losses.failures[-1]
         for failure in losses.failures:
             self._write(
