@@ -109,7 +109,11 @@ class Settled:
     def recipe(self) -> dict[str, Any]:
         """Everything that determines the bytes, as plain values."""
         options = self.options
+        levels = cut_levels(self.steps)
+        # what no accumulator takes goes through the stage in parts, each with a digest of its own
+        size = levels[0].stage.max_rows if len(levels) == 1 else None
         return {
+            **({} if size is None else {"rows_at_once": size}),
             "lanes": options.lane_count,
             "sequences_per_lane_and_step": self.cutting["per_step"],
             "flush_every_chunks": options.flush_every_chunks,

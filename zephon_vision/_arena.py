@@ -11,41 +11,12 @@ import numpy as np
 
 from zephon_vision.policies.base import Pixels
 
-_MOST = 128 << 20
+_MOST = 192 << 20
 """Bytes that are kept for the next image; what one giant image needed is given back."""
 _ALIGN = 64
 _SMALL = 1 << 16
 _WASTE = 4
 """A piece may be so many times larger than what it is used for."""
-
-
-class Arena:
-    """Pieces of memory for the work on one image, one after the other; `reset` takes all of them back. For one thread."""
-
-    def __init__(self) -> None:
-        self._memory = np.empty(0, dtype=np.uint8)
-        self._used = 0
-        self._target: Pixels | None = None
-
-    def reset(self, target: Pixels | None = None) -> None:
-        """Begin anew: whoever still holds a piece may see it change. The first piece of `target`'s shape is `target` itself."""
-        self._target = target
-        if self._used > len(self._memory) and self._used <= _MOST:
-            self._memory = np.empty(self._used + self._used // 4, dtype=np.uint8)
-        self._used = 0
-
-    def take(self, shape: tuple[int, ...]) -> Pixels:
-        """uint8 of this shape, contiguous, not filled."""
-        target = self._target
-        if target is not None and target.shape == shape:
-            self._target = None
-            return target
-        size = math.prod(shape)
-        begin = self._used
-        self._used += -(-size // _ALIGN) * _ALIGN
-        if self._used > len(self._memory):
-            return np.empty(shape, dtype=np.uint8)  # this once; the next image finds enough
-        return self._memory[begin : begin + size].reshape(shape)
 
 
 class Pool:
@@ -80,3 +51,45 @@ class Pool:
             self.kept += len(memory)
             while self._free and (self.kept > self._most or self._free[0][0] < now - self._idle):
                 self.kept -= len(self._free.pop(0)[1])
+
+
+class Arena:
+    """Pieces of memory for the work on one image, one after the other; `reset` takes all of them back. For one thread."""
+
+    def __init__(self, pool: Pool | None = None) -> None:
+        """With memory from `pool`, so that what one thread leaves is the next one's."""
+        self._pool = pool if pool is not None else Pool(most=0)
+        self._memory = np.empty(0, dtype=np.uint8)
+        self._used = 0
+        self._target: Pixels | None = None
+        self.padded: Pixels | None = None
+        """uint8[h, w, 4], of which the decoder gave the first three channels away: resizers are quicker with whole words."""
+
+    def reset(self, target: Pixels | None = None) -> None:
+        """Begin anew: whoever still holds a piece may see it change. The first piece of `target`'s shape is `target` itself."""
+        self._target, self.padded = target, None
+        if self._used > len(self._memory) and self._used <= _MOST:
+            size = self._used + self._used // 4
+            self._memory = np.empty(0, dtype=np.uint8)  # first: what it was may be part of what comes
+            self._memory = self._pool.lease(size)
+        self._used = 0
+
+    def take(self, shape: tuple[int, ...]) -> Pixels:
+        """uint8 of this shape, contiguous, not filled."""
+        target = self._target
+        if target is not None and target.shape == shape:
+            self._target = None
+            return target
+        size = math.prod(shape)
+        begin = self._used
+        self._used += -(-size // _ALIGN) * _ALIGN
+        if self._used > len(self._memory):
+            return self._pool.lease(size).reshape(shape)  # this once; the next image finds enough
+        return self._memory[begin : begin + size].reshape(shape)
+
+    def words(self, rgb: Pixels) -> Pixels | None:
+        """`padded`, if `rgb` is three channels of all of it."""
+        padded = self.padded
+        if padded is None or padded.shape[:2] != rgb.shape[:2] or padded.strides != rgb.strides:
+            return None
+        return padded if padded.ctypes.data == rgb.ctypes.data else None

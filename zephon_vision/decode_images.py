@@ -247,8 +247,9 @@ class BoundDecodeImages:
         """This thread's memory and resizer."""
         made: _Tools | None = getattr(self._local, "tools", None)
         if made is None:
-            arena = Arena()
-            made = self._local.tools = _Tools(arena, pooled(self._resize, arena))
+            arena = Arena(_POOL)
+            planar = pooled(self._resize, arena, planar=True)
+            made = self._local.tools = _Tools(arena, pooled(self._resize, arena), planar, getattr(planar, "takes_words", False))
         return made
 
     def _fill(
@@ -281,6 +282,9 @@ class BoundDecodeImages:
     def _render(self, data: bytes | memoryview, head: Header, policy: Policy, plan: Plan, tools: _Tools) -> Pixels:
         settings = self._settings
         scale = scale_for(head, plan) if settings.scaled_decode == "gap2" else 1
+        resize = tools.planar if policy.planar else tools.resize
+        # four bytes a pixel to read pay where much is written
+        words = policy.planar and tools.takes_words and 2 * sum(h * w for h, w in plan.sizes) >= plan.height * plan.width
         while True:
             rgb = decode(
                 data,
@@ -290,10 +294,11 @@ class BoundDecodeImages:
                 decoder=settings.decoder,
                 scale=scale,
                 arena=tools.arena,
+                words=words,
             )
             if scale == 1:
-                return policy.render(rgb, plan, tools.resize)
-            scaled = ScaledResize(tools.resize, rgb, (head.height / scale, head.width / scale))
+                return policy.render(rgb, plan, resize)
+            scaled = ScaledResize(resize, rgb, (head.height / scale, head.width / scale))
             try:
                 blocks = policy.render(rgb, plan, scaled)
                 if scaled.used:
@@ -342,6 +347,9 @@ class _Tools(NamedTuple):
 
     arena: Arena
     resize: Resize
+    planar: Resize
+    """For policies that are `planar`."""
+    takes_words: bool
 
 
 class _Blocks:

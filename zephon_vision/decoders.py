@@ -82,6 +82,7 @@ def decode(
     decoder: Decoder = "auto",
     scale: int = 1,
     arena: Arena | None = None,
+    words: bool = False,
 ) -> Pixels:
     """The first picture of an image file.
 
@@ -94,6 +95,7 @@ def decode(
         scale: 1, 2, 4 or 8: decode a JPEG to that part of its size, each side rounded up (libjpeg's scaled decoding, much less work).
             Others are decoded whole.
         arena: where the pixels go, if the decoder can be told; they hold until it is reset.
+        words: with four bytes a pixel, if the decoder can: what is returned are three of them, `arena.padded` has all.
 
     Returns:
         uint8[height, width, 3], upright; without `arena` in memory of its own.
@@ -107,7 +109,7 @@ def decode(
     check_size(head, max_pixels=max_pixels)
     scale = scale if head.format == "JPEG" else 1
     try:
-        rgb = _decode(data, head, salvage, decoder, scale, arena)
+        rgb = _decode(data, head, salvage, decoder, scale, arena, words=words)
     except DataError:
         raise
     except MemoryError as error:
@@ -127,17 +129,23 @@ def _short(error: Exception) -> str:
     return text if len(text) <= 120 else text[:119] + "…"
 
 
-def _decode(data: bytes | memoryview, head: Header, salvage: bool, decoder: Decoder, scale: int, arena: Arena | None) -> Pixels:
+def _decode(
+    data: bytes | memoryview, head: Header, salvage: bool, decoder: Decoder, scale: int, arena: Arena | None, *, words: bool
+) -> Pixels:
     library = _simplejpeg() if decoder != "pillow" and head.coding in _HUFFMAN and head.channels in (1, 3) else None
     if library is not None:
         # 1 as a minimum would be "no scaling" for an image of few pixels, so it is asked for only where there is some
         least: dict[str, Any] = {}
         if scale > 1:
             least = {"min_height": -(-head.stored[0] // scale), "min_width": -(-head.stored[1] // scale)}
+        words = words and arena is not None and head.orientation == 1
         if arena is not None:
-            least["buffer"] = arena.take((-(-head.stored[0] // scale) * -(-head.stored[1] // scale) * 3,))
+            least["buffer"] = arena.take((-(-head.stored[0] // scale) * -(-head.stored[1] // scale) * (4 if words else 3),))
         try:
-            return turn(library.decode_jpeg(data, "RGB", strict=True, **least), head.orientation)
+            pixels = library.decode_jpeg(data, "RGBX" if words else "RGB", strict=True, **least)
+            if words and arena is not None:
+                arena.padded = pixels
+            return turn(pixels[:, :, :3], head.orientation)
         except ValueError as error:
             # TurboJPEG's interface has no name for some subsamplings, which libjpeg itself decodes. What is to be salvaged goes to Pillow,
             # too: simplejpeg without `strict` may return memory that nothing was written to.

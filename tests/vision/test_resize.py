@@ -18,7 +18,8 @@ from torchvision.transforms.v2 import functional
 from vision.pictures import Array, scene
 
 from zephon.errors import PluginError, RecipeError
-from zephon_vision.resize import make_resize, resize_parts, settle_backend
+from zephon_vision._arena import Arena
+from zephon_vision.resize import make_resize, pooled, resize_parts, settle_backend
 
 BACKENDS = ("torch", "pil", "cykooz")
 FILTERS = ("bilinear", "bicubic", "lanczos")
@@ -84,6 +85,24 @@ def test_any_memory_layout_gives_the_same(backend: str) -> None:
     for other in (frozen, padded[5:65, 4:94], np.asfortranarray(rgb), rgb[:, ::-1].copy()[:, ::-1]):
         assert np.array_equal(resize(other, (31, 17), "bicubic"), expected)
     assert expected.flags.c_contiguous
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(sides, sides, sides, sides, st.sampled_from(FILTERS), st.booleans(), st.booleans())
+def test_used_memory_words_and_channels_apart_change_no_pixel(
+    backend: str, h: int, w: int, high: int, wide: int, kind: str, words: bool, planar: bool
+) -> None:
+    rgb, arena = scene(h, w), Arena()
+    resize = pooled(make_resize(backend), arena, planar=planar)
+    if words:
+        arena.padded = np.full((h, w, 4), 77, np.uint8)
+        arena.padded[:, :, :3] = rgb
+    shown = rgb if arena.padded is None else arena.padded[:, :, :3]
+    assert np.array_equal(resize(shown, (high, wide), kind), make_resize(backend)(rgb, (high, wide), kind))
+    box = (0.0, 0.0, w - 0.25, h - 0.5)
+    assert np.array_equal(resize(shown, (high, wide), kind, box), make_resize(backend)(rgb, (high, wide), kind, box))
+    part = shown[h // 2 :, w // 2 :]
+    assert np.array_equal(resize(part, (high, wide), kind), make_resize(backend)(part, (high, wide), kind))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -69,7 +69,7 @@ class Load:
     room: int = 1 << 62
     """What `ready` and the results of running tasks may come to before more of the last stage is started."""
     at_once: int = 1 << 30
-    """So many of its tasks run, as long as it isn't known what one makes."""
+    """So many of its tasks run, or stand in the runner's queue: all workers have work, and lanes take turns."""
     running: int = 0
     made: int = 0
     """Bytes that its last tasks made, each."""
@@ -77,9 +77,7 @@ class Load:
     @property
     def full(self) -> bool:
         """Whether the last stage has to wait."""
-        if not self.made:
-            return self.running >= self.at_once
-        return self.ready + self.running * self.made >= self.room
+        return self.running >= self.at_once or self.ready + self.running * self.made >= self.room
 
 
 Fetched = tuple[pa.RecordBatch, Losses, "Report | None"]
@@ -129,6 +127,9 @@ class Lane:
         """Something may have to move on."""
         self._context = context
         self._last = len(context.levels) - 1
+        last = context.levels[-1].stage
+        self._heavy = not last.trivial and (self._last > 0 or last.max_rows is not None)
+        """The last stage's tasks are started as there is room for what they make."""
         self._chunks = context.plan.lane_chunks(number)
         # lanes flush at different times (the first window of a lane is shorter by its share), so that the flow of the whole is even
         self._ahead = number % context.window_chunks
@@ -238,10 +239,13 @@ class Lane:
             self._hold(0, 1)
         else:
             label = f"lane {self.number}, chunk {chunk.number}"
-            self._push(0, [group], Note(hash=True), base=0, skipped=0, label=label)
+            # what an accumulator gets comes whole: its decisions' digests begin with the chunk's
+            size = len(group) if self._last else context.levels[0].stage.max_rows or len(group)
+            for start in range(0, len(group), size):
+                self._push(0, [group.slice(start, size)], Note(hash=True), base=0, skipped=0, label=label)
 
     def _push(self, level: int, given: Groups, note: Note, *, base: int, skipped: int, label: str) -> None:
-        if 0 < level == self._last and not self._context.levels[level].stage.trivial:
+        if level == self._last and self._heavy:
             # At a flush a whole window is decided at once. Built at once, its pixels would be many times the budget
             nbytes = sum(groups.nbytes(g) for g in given)
             task = _Task(None, base, skipped, nbytes, lambda: self._context.submit_stage(level, given, note, label))
@@ -264,16 +268,16 @@ class Lane:
         return not self._context.load.full or (not self._running and self.available < self._context.per_step)
 
     def start_waiting(self) -> None:
-        """Start those of the last stage that may, in order."""
-        while self.startable:
-            task = self._waiting.popleft()
-            assert task.start is not None
-            self._running += 1
-            self._context.load.running += 1
-            task.future, task.start = task.start(), None
-            task.future.add_done_callback(self._done)
-            if task.future.done():
-                self._advance_level(self._last)
+        """Start the next one of the last stage, if it may; one at a time, so that lanes take turns."""
+        if not self.startable:
+            return
+        task = self._waiting.popleft()
+        assert task.start is not None
+        self._running += 1
+        self._context.load.running += 1
+        task.future, task.start = task.start(), None
+        task.future.add_done_callback(self._done)
+        self.dirty = True
 
     def _advance_level(self, level: int) -> None:
         queue = self._queues[level]
@@ -291,7 +295,7 @@ class Lane:
                 self._running -= 1
                 self._context.load.running -= 1
             made, report = head.future.result()
-            if level == self._last > 0:
+            if level == self._last and self._heavy:
                 size, load = sum(group.nbytes for group in made), self._context.load
                 load.made = (3 * load.made + size) // 4 if load.made else size
             self._context.worked(level, report)

@@ -95,6 +95,10 @@ class Policy(ABC):
     mrope: ClassVar[bool] = False
     """Whether positions are three-dimensional (see `zephon_vision.positions`)."""
 
+    planar: ClassVar[bool] = False
+    """Whether `render` takes one channel after the other: then pixels may lie in memory in any order (shapes stay [h, w, 3]), and a
+    resizer may choose the quickest. Else what it is given, and what resizing gives, is contiguous."""
+
     image_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
     filter: str = "bicubic"

@@ -24,6 +24,7 @@ class Clip(Policy):
     """CLIP: the short side to `shortest_edge`, then the middle `crop` × `crop`. One block uint8[3, crop, crop]; no tokens in the text."""
 
     name = "clip"
+    planar = True
     shortest_edge: int = 224
     crop: int = 224
     image_mean: tuple[float, ...] = OPENAI_MEAN
@@ -62,6 +63,7 @@ class Siglip(Policy):
     """SigLIP: squashed to `size` × `size`. One block uint8[3, size, size]; (size / patch_size)² tokens where a language model reads it."""
 
     name = "siglip"
+    planar = True
     special_tokens = ("<image>",)
     size: int = 384
     patch_size: int = 14

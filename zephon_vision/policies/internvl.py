@@ -23,6 +23,7 @@ class InternVL(Policy):
     """
 
     name = "internvl"
+    planar = True
     special_tokens = ("<img>", "<IMG_CONTEXT>", "</img>")
     placeholder = "<IMG_CONTEXT>"
     size: int = 448

@@ -27,6 +27,7 @@ class Pixtral(Policy):
     """
 
     name = "pixtral"
+    planar = True
     special_tokens = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
     placeholder = "[IMG]"
     nearest: ClassVar[bool] = False

@@ -25,6 +25,7 @@ class Qwen2VL(Policy):
     """
 
     name = "qwen2_vl"
+    planar = True
     special_tokens = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
     placeholder = "<|vision_start|><|image_pad|><|vision_end|>"
     mrope = True

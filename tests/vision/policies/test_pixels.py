@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from hypothesis import given
+from hypothesis import strategies as st
 from vision.policies.kit import FloatTorchResize, PilResize, TorchResize, photo, processor_class
 
 from zephon_vision.policies.base import Policy, Resize
-from zephon_vision.policies.blocks import from_patches, patches
+from zephon_vision.policies.blocks import apart, apart_words, from_patches, patches
 from zephon_vision.policies.clip import Clip, Siglip, Siglip2
 from zephon_vision.policies.gemma import Gemma3
 from zephon_vision.policies.idefics import Idefics3, SmolVLM
@@ -170,6 +172,19 @@ def test_patches_can_be_put_together_again() -> None:
     merged = patches(image[:32], 8, 2)
     np.testing.assert_array_equal(merged[:4].reshape(2, 2, 3, 8, 8)[1, 0], image[8:16, 0:8].transpose(2, 0, 1))
     assert math.prod(merged.shape) == 32 * 64 * 3
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.sampled_from([(14, 2), (16, 1), (3, 3)]))
+def test_patches_are_the_same_however_the_pixels_lie_in_memory(rows: int, columns: int, cut: tuple[int, int]) -> None:
+    patch, merge = cut
+    side = patch * merge
+    image = photo(rows * side, columns * side)
+    grid = image.reshape(rows, merge, patch, columns, merge, patch, 3).transpose(0, 3, 1, 4, 6, 2, 5)
+    expected = grid.reshape(-1, 3 * patch * patch)
+    padded = np.concatenate([image, image[:, :, :1]], axis=2)
+    for pixels in (image, apart(image), apart_words(padded), padded[:, :, :3]):
+        assert np.array_equal(pixels, image)
+        assert np.array_equal(patches(pixels, patch, merge), expected)
 
 
 @pytest.mark.parametrize("case", ["qwen2_vl", "siglip2", "gemma3 crops", "llama4", "llava_next", "pixtral", "internvl"])
