@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operators_for_tests import Copies
+from operators_for_tests import Copies, LeaveOut
 from runners.record_groups import record_groups
 from strategies import Recipe, rows_of
 
-from zephon import groups
+from zephon import Dataset, Pipeline, StaticMixtureWorkSource, groups
 from zephon.digest import update_rows
 from zephon.gathers import take_from
 from zephon.operators.shuffle import Shuffle
@@ -67,5 +69,23 @@ def test_documents_without_tokens_change_no_byte_in_worker_processes() -> None:
     found = []
     for runner in ("inline", "processes"):
         pipeline = recipe.pipeline(runner=runner, workers=2)
+        found.append(([rows_of(batch) for batch in pipeline], pipeline.checkpoint()))
+    assert found[0] == found[1]
+
+
+def test_lists_whose_items_have_other_names_in_other_files_have_one_digest_on_every_runner(tmp_path: Path) -> None:
+    # Parquet calls them "element" unless it is told otherwise, JSON lines have none
+    kind = pa.list_(pa.field("element", pa.int32()))
+    pq.write_table(pa.table({"x": pa.array([[1, 2], [3], []] * 4, kind)}), tmp_path / "a.parquet", store_schema=False)
+    (tmp_path / "b.jsonl").write_text('{"x": [4, 5]}\n' * 12)
+    found = []
+    for runner in ("inline", "processes"):
+        data = [
+            Dataset.from_path(n, tmp_path / f, **o)
+            for n, f, o in (("b", "b.jsonl", {"schema": {"x": "list<int32>"}}), ("a", "a.parquet", {}))
+        ]
+        source = StaticMixtureWorkSource(data, {"a": 1, "b": 1}, stop_after_passes=1, chunk_size=1)
+        pipeline = Pipeline(source).then(LeaveOut(column="_row", of=3)).shuffle(buffer_size=2).batch(1)
+        pipeline.options(runner=runner, workers=2)
         found.append(([rows_of(batch) for batch in pipeline], pipeline.checkpoint()))
     assert found[0] == found[1]

@@ -337,7 +337,8 @@ class Fetcher:
                 continue
             found = group.column(index)
             try:
-                arrays.append(found if found.type == wanted.type else found.cast(wanted.type))
+                # as text: equal types may name the items of their lists differently, and worker processes get the schema's names
+                arrays.append(found if str(found.type) == str(wanted.type) else found.cast(wanted.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise DataError(f"column {wanted.name!r} is {found.type} here and {wanted.type} elsewhere: {error}") from error
         if not arrays:
