@@ -6,6 +6,7 @@ import math
 import threading
 import time
 import weakref
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,8 @@ class Pool:
         if memory is None:
             memory = np.empty(size + size // 8, dtype=np.uint8)
         # another object than any that stays here; and views of an array of an array would keep only the innermost
-        piece = np.frombuffer(memoryview(memory), dtype=np.uint8, count=size)
+        shown: Any = memory
+        piece = np.frombuffer(memoryview(shown), dtype=np.uint8, count=size)
         weakref.finalize(piece, self._give_back, memory).atexit = False
         return piece
 
