@@ -6,6 +6,7 @@ import math
 import threading
 import time
 import weakref
+from typing import Any
 
 import numpy as np
 
@@ -33,14 +34,16 @@ class Pool:
         """Bytes that wait."""
 
     def lease(self, size: int) -> Pixels:
-        """uint8[size], not filled. A buffer that is made of it, and any view of that, keep it."""
+        """uint8[size], not filled. Any view of it keeps it, and so does a buffer that is made of it."""
         with self._lock:
             fitting = [(len(m), n) for n, (_, m) in enumerate(self._free) if size <= len(m) <= _WASTE * size + _SMALL]
             memory = self._free.pop(min(fitting)[1])[1] if fitting else None
             self.kept -= 0 if memory is None else len(memory)
         if memory is None:
             memory = np.empty(size + size // 8, dtype=np.uint8)
-        piece = np.frombuffer(memory, dtype=np.uint8, count=size)  # another object than any that stays here
+        # another object than any that stays here; and views of an array of an array would keep only the innermost
+        shown: Any = memory
+        piece = np.frombuffer(memoryview(shown), dtype=np.uint8, count=size)
         weakref.finalize(piece, self._give_back, memory).atexit = False
         return piece
 

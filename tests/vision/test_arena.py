@@ -51,6 +51,14 @@ def test_no_two_leases_share_memory_and_what_is_dropped_comes_back(steps: list[t
     assert 0 < pool.kept <= 500_000
 
 
+def test_a_view_keeps_what_it_is_a_view_of() -> None:
+    pool = Pool()
+    view = pool.lease(100)[10:60].reshape(5, 10)[1:]
+    assert pool.kept == 0
+    del view
+    assert pool.kept > 0
+
+
 def test_old_memory_is_given_back_to_the_system() -> None:
     pool = Pool(idle=-1.0)
     pool.lease(1000)
