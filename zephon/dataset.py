@@ -341,14 +341,20 @@ class Dataset:
                 with at(dataset=self.name, shard=self.shards[shard].path):
                     raise
 
-    def is_mapped(self, unit: int, read: Sequence[pa.RecordBatch] = ()) -> bool:
-        """Whether the shard of a unit is a map of a file; and if so, that all of what was `read` from it lies there, but for crumbs."""
-        span = getattr(self._opened(int(self.units.shard[unit])), "mapped", None)
-        if span is None or self._selection is not None:
+    def may_last(self, unit: int) -> bool:
+        """Whether what is read of a unit may be memory that lasts: a map of a file, or the data set's own."""
+        if self._selection is not None:
             return False
-        begin, end = span[0], span[0] + span[1]
+        return self.in_memory or getattr(self._opened(int(self.units.shard[unit])), "mapped", None) is not None
+
+    def lasts(self, unit: int, read: Sequence[pa.RecordBatch]) -> bool:
+        """Whether all of what was `read` of such a unit is memory that lasts, but for crumbs."""
+        if self.in_memory:
+            return True
+        begin, size = getattr(self._opened(int(self.units.shard[unit])), "mapped", None) or (0, 0)
         buffers = [b for group in read for array in group.columns for b in array.buffers() if b is not None]
-        return sum(b.size for b in buffers if not begin <= b.address < end) <= _CRUMBS + sum(b.size for b in buffers) // 64
+        crumbs = sum(b.size for b in buffers if not begin <= b.address < begin + size)
+        return crumbs <= _CRUMBS + sum(b.size for b in buffers) // 64
 
     def row_of(self, unit: npt.ArrayLike, row: npt.ArrayLike) -> I64:
         """The place in its stored shard of each row, given as a unit of `units` and a row there; int64, shaped as both broadcast."""

@@ -119,7 +119,7 @@ def list_spans(array: ArrowArray) -> tuple[IntArray, IntArray, IntArray]:
     No copy of values; null lists count as empty, null elements are a `DataError`.
     """
     if pa.types.is_list_view(array.type):
-        # made by `view_rows`: int32 bounds, no nulls, no children's offset
+        # made by `zephon.views`: int32 bounds, no nulls, no children's offset
         _, begin, length, _, values = array.buffers()
         here = slice(array.offset, array.offset + len(array))
         kind = np.int32 if array.type.value_type == pa.int32() else np.uint8
@@ -136,13 +136,35 @@ def list_lengths(array: ArrowArray) -> IntArray:
 
 
 def nbytes(group: pa.RecordBatch) -> int:
-    """Bytes of the group's rows; of list views only what they show."""
-    columns: Sequence[ArrowArray] = group.columns
-    views = [c for c in columns if pa.types.is_list_view(c.type)]
-    if not views:
-        return group.nbytes
-    shown: int = sum(int(list_lengths(c).sum()) * (c.type.value_type.bit_width // 8) + 8 * len(c) for c in views)
-    return shown + sum(int(c.nbytes) for c in columns if not pa.types.is_list_view(c.type))
+    """Bytes of the group's rows; of views only what they show."""
+    if not any(_shows(field.type) for field in group.schema):
+        return int(group.nbytes)
+    shown: int = sum(_shown(column) for column in group.columns)
+    return shown
+
+
+def _shows(kind: Any) -> bool:
+    """Whether columns of this type are, or hold, views."""
+    if pa.types.is_struct(kind):
+        return any(_shows(field.type) for field in kind)
+    return bool(pa.types.is_list_view(kind) or pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+
+
+def _shown(array: ArrowArray) -> int:
+    kind = array.type
+    if pa.types.is_list_view(kind):
+        return int(list_lengths(array).sum() * (kind.value_type.bit_width // 8)) + 8 * len(array)
+    if not _shows(kind):
+        return int(array.nbytes)
+    if pa.types.is_struct(kind):
+        return int(sum(_shown(child) for child in array.flatten()))
+    return int(view_lengths(array).sum()) + 16 * len(array)
+
+
+def view_lengths(array: ArrowArray) -> IntArray:
+    """The lengths of a column of text or byte views, int32[N]; what stands at nulls means nothing."""
+    elements = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)
+    return elements[array.offset : array.offset + len(array), 0]
 
 
 def _without_nulls(array: ArrowArray) -> ArrowArray:
@@ -205,9 +227,13 @@ def set_column(group: pa.RecordBatch, name: str, values: ArrowArray) -> pa.Recor
 
 def select(group: pa.RecordBatch, names: Iterable[str]) -> pa.RecordBatch:
     """The group with only these columns, in this order."""
-    return pa.RecordBatch.from_arrays(
-        [column(group, n) for n in names], schema=pa.schema([group.schema.field(n) for n in names])
-    )
+    wanted = list(names)
+    try:
+        return group.select(wanted)
+    except KeyError:
+        for name in wanted:
+            column(group, name)  # says which one is missing
+        raise
 
 
 def take(group: pa.RecordBatch, indices: npt.ArrayLike) -> pa.RecordBatch:
@@ -215,36 +241,7 @@ def take(group: pa.RecordBatch, indices: npt.ArrayLike) -> pa.RecordBatch:
     index: ArrowArray = to_arrow(np.asarray(indices, dtype=np.int64))
     if not any(_is_flat_list(kind) or _has_view(kind) for kind in group.schema.types):
         return group.take(index)
-    return pa.RecordBatch.from_arrays([_take_array(c, index) for c in group.columns], schema=group.schema)
-
-
-_VIEWED = (pa.list_(pa.int32()), pa.list_(pa.uint8()))
-
-
-def view_rows(group: pa.RecordBatch, index: IntArray) -> pa.RecordBatch:
-    """The rows at `index`, in that order; lists of numbers as list views that share the group's memory, so that nothing is copied."""
-    places: ArrowArray = to_arrow(index)
-    arrays = [_view_array(c, index) if _can_be_viewed(c) else _take_array(c, places) for c in group.columns]
-    return pa.RecordBatch.from_arrays(arrays, names=group.schema.names)
-
-
-def _can_be_viewed(array: ArrowArray) -> bool:
-    # token ids and masks as packers use them: other widths are converted on the way, which is cheaper once than in each gather
-    return array.type in _VIEWED and not array.null_count and not array.values.null_count
-
-
-def _view_array(array: ArrowArray, index: IntArray) -> ArrowArray:
-    offsets = to_numpy(array.offsets)
-    begin = offsets[index]
-    make: Any = pa.ListViewArray.from_arrays
-    values = array.values
-    if values.offset:  # `list_spans` looks at buffers
-        begin, values = begin + values.offset, _from_start(values)
-    return make(to_arrow(begin), to_arrow(offsets[index + 1] - offsets[index]), values)
-
-
-def _from_start(values: ArrowArray) -> ArrowArray:
-    return pa.Array.from_buffers(values.type, values.offset + len(values), values.buffers())
+    return pa.RecordBatch.from_arrays([take_array(c, index) for c in group.columns], schema=group.schema)
 
 
 def _is_flat_list(kind: pa.DataType) -> bool:
@@ -254,7 +251,7 @@ def _is_flat_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(value) or pa.types.is_floating(value))
 
 
-def _take_array(array: ArrowArray, index: ArrowArray) -> ArrowArray:
+def take_array(array: ArrowArray, index: ArrowArray) -> ArrowArray:
     """`array.take(index)`; a list of numbers is taken as binary, row by row instead of element by element (4 times quicker)."""
     kind = array.type
     if not _is_flat_list(kind):
@@ -433,13 +430,20 @@ def _map_entries(array: ArrowArray) -> ArrowArray:
 def _hash_binary(digest: Any, array: ArrowArray) -> None:
     if not len(array):
         return
+    ends, data = byte_span(array)
+    digest.update(np.ascontiguousarray(np.diff(ends), dtype=np.int64))
+    digest.update(data)
+
+
+def byte_span(array: ArrowArray) -> tuple[IntArray, memoryview]:
+    """A column of text or bytes without nulls, of at least one row, as `(offsets int[N+1], the bytes from the first to the last)`; no
+    copy."""
     wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     offset_buffer: Any
     _, offset_buffer, data = array.buffers()
-    ends = np.frombuffer(offset_buffer, dtype=np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
-    digest.update(np.ascontiguousarray(np.diff(ends), dtype=np.int64))
-    if data is not None:
-        digest.update(memoryview(data)[int(ends[0]) : int(ends[-1])])
+    kind = np.dtype(np.int64 if wide else np.int32)
+    ends = np.frombuffer(offset_buffer, kind, len(array) + 1, array.offset * kind.itemsize)
+    return ends, memoryview(data)[int(ends[0]) : int(ends[-1])] if data is not None else memoryview(b"")
 
 
 def _hash_fixed(digest: Any, array: ArrowArray) -> None:

@@ -1,4 +1,4 @@
-"""Rows gathered from many groups are what concatenating and taking gives, for every type and layout."""
+"""Rows gathered from many groups, copied or as views, are what concatenating and taking gives, for every type and layout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zephon import groups
-from zephon.gathers import gather_bytes, hash_spread, take_from
+from zephon.gathers import gather_bytes
+from zephon.views import concat, hash_columns, own_bytes, plain_group, take_from, viewed
 
 STRUCT = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string()), pa.field("size", pa.int32())])
 KINDS: dict[str, Any] = {
@@ -22,6 +23,8 @@ KINDS: dict[str, Any] = {
     "number": (pa.int64(), st.integers(-5, 5)),
     "flag": (pa.bool_(), st.booleans()),
     "tokens": (pa.list_(pa.int32()), st.lists(st.integers(0, 9), max_size=6)),
+    "mask": (pa.list_(pa.uint8()), st.lists(st.integers(0, 1), max_size=6)),
+    "ratios": (pa.list_(pa.float64()), st.lists(st.floats(0, 1), max_size=3)),
     "nested": (pa.list_(pa.list_(pa.string())), st.lists(st.lists(st.text(max_size=3), max_size=2), max_size=2)),
     "image": (
         STRUCT,
@@ -49,17 +52,54 @@ def parts(draw: st.DrawFn) -> list[pa.RecordBatch]:
     return made
 
 
-@settings(max_examples=200)
+def as_views(group: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([viewed(c) for c in group.columns], names=group.schema.names)
+
+
+@settings(max_examples=150)
 @given(parts(), st.data())
 def test_it_is_the_same_as_concatenating_and_taking(given_parts: list[pa.RecordBatch], data: st.DataObject) -> None:
     every = [(k, i) for k, part in enumerate(given_parts) for i in range(len(part))]
     chosen = data.draw(st.lists(st.sampled_from(every), max_size=12))
     which, index = (np.array([c[n] for c in chosen], dtype=np.int64) for n in (0, 1))
-    made = take_from(given_parts, which, index)
+    schema = given_parts[0].schema
+    seen = [as_views(p) if data.draw(st.booleans()) else p for p in given_parts]
+    made = plain_group(take_from(seen, which, index, schema), schema)
     made.validate(full=True)
-    assert made.schema == given_parts[0].schema
+    assert made.schema == schema
     rows = [part.to_pylist() for part in given_parts]
     assert made.to_pylist() == [rows[k][i] for k, i in chosen]
+
+
+@settings(max_examples=150)
+@given(parts(), st.data())
+def test_views_one_after_the_other(given_parts: list[pa.RecordBatch], data: st.DataObject) -> None:
+    """Joined, sliced and weighed, they stand for the same rows, and hold none of them."""
+    schema = given_parts[0].schema
+    seen = [as_views(p) if data.draw(st.booleans()) else p for p in given_parts]
+    columns = [concat([p.column(i) for p in seen], schema.field(i).type) for i in range(len(schema))]
+    joined = pa.RecordBatch.from_arrays(columns, names=schema.names)
+    first = data.draw(st.integers(0, len(joined)))
+    rows = [row for part in given_parts for row in part.to_pylist()]
+    assert plain_group(joined.slice(first), schema).to_pylist() == rows[first:]
+    assert own_bytes(as_views(given_parts[0])) <= groups.nbytes(as_views(given_parts[0]))
+
+
+def test_lists_of_one_memory_are_joined_without_a_copy() -> None:
+    whole = pa.array([[1, 2], [3], [], [4, 5, 6]], pa.list_(pa.int32()))
+    joined = concat([viewed(whole.slice(0, 1)), viewed(whole.slice(2))], whole.type)
+    assert joined.values.buffers()[1].address == whole.values.buffers()[1].address
+    assert joined.to_pylist() == [[1, 2], [], [4, 5, 6]]
+
+
+def test_bytes_are_joined_and_chosen_without_a_copy() -> None:
+    parts = [pa.array([bytes([n]) * 100, b"x"], pa.binary()) for n in range(3)]
+    group = pa.RecordBatch.from_arrays([concat([viewed(p) for p in parts], pa.binary())], names=["a"])
+    chosen = take_from([group], np.zeros(2, np.int64), np.array([4, 0]), pa.schema({"a": pa.binary()}))
+    there = {b.address for p in parts for b in p.buffers() if b is not None}
+    assert {b.address for b in chosen.column(0).buffers()[2:] if b is not None} <= there
+    assert chosen.to_pylist() == [{"a": b"\2" * 100}, {"a": bytes(100)}]
+    assert own_bytes(chosen) == 32 < groups.nbytes(chosen) == 232
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=4), st.data())
@@ -76,22 +116,17 @@ def test_ranges_of_bytes(blobs: list[bytes], data: st.DataObject) -> None:
 
 def test_an_empty_part_and_no_rows() -> None:
     parts = [pa.RecordBatch.from_pydict({"a": pa.array(v, pa.binary())}) for v in ([], [b"x" * 20], [])]
-    none = np.zeros(0, np.int64)
-    assert take_from(parts, none, none).num_rows == 0
-    assert take_from(parts, np.array([1]), np.array([0])).to_pylist() == [{"a": b"x" * 20}]
-    assert groups.hash_group(take_from(parts, np.array([1]), np.array([0]))) == groups.hash_group(parts[1])
+    none, schema = np.zeros(0, np.int64), parts[0].schema
+    assert take_from(parts, none, none, schema).num_rows == 0
+    assert take_from(parts, np.array([1]), np.array([0]), schema).to_pylist() == [{"a": b"x" * 20}]
+    assert groups.hash_group(take_from(parts, np.array([1]), np.array([0]), schema)) == groups.hash_group(parts[1])
 
 
-@settings(max_examples=200)
-@given(parts(), st.data())
-def test_the_hash_is_that_of_the_gathered_rows(given_parts: list[pa.RecordBatch], data: st.DataObject) -> None:
-    every = [(k, i) for k, part in enumerate(given_parts) for i in range(len(part))]
-    chosen = data.draw(st.lists(st.sampled_from(every), max_size=12))
-    which, index = (np.array([c[n] for c in chosen], dtype=np.int64) for n in (0, 1))
-    more = pa.RecordBatch.from_pydict({"_row": pa.array(np.arange(len(chosen)))})
-    gathered = take_from(given_parts, which, index)
-    plain = pa.RecordBatch.from_arrays([*gathered.columns, *more.columns], schema=pa.schema([*gathered.schema, *more.schema]))
-    assert hash_spread(given_parts, which, index, more) == groups.hash_group(plain)
+@settings(max_examples=150)
+@given(parts())
+def test_the_hash_of_pieces_is_that_of_the_joined_group(given_parts: list[pa.RecordBatch]) -> None:
+    columns = [[p.column(i) for p in given_parts] for i in range(given_parts[0].num_columns)]
+    assert hash_columns(columns, given_parts[0].schema) == groups.hash_group(pa.concat_batches(given_parts))  # type: ignore[attr-defined]
 
 
 APART: dict[str, tuple[Any, Any, Any]] = {

@@ -1,20 +1,19 @@
-"""The rows of one bundle of a lane: in memory of their own, or, where their files are mapped, left where they are."""
+"""The rows of one bundle of a lane: in memory of their own, or, where their units last (mapped files), views of these."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zephon import groups
 from zephon.errors import ZephonError
-from zephon.gathers import take_from
 from zephon.keys import I64
+from zephon.views import own_bytes, plain_group, take_from
 
 _FEW_FILES = 4
 """So many are looked at without asking which of them are meant."""
@@ -25,7 +24,7 @@ class Bundle:
     """The rows of one bundle, in flat order, in one or (where they are huge) several groups."""
 
     pieces: list[pa.RecordBatch]
-    """With provenance; provenance alone where the rest is `spread`."""
+    """With provenance; columns may be views."""
     starts: I64
     bad: dict[int, ZephonError] = field(default_factory=dict)
     """Offsets of rows that could not be read; their place in `pieces` holds nulls."""
@@ -33,12 +32,21 @@ class Bundle:
 
     content: int = 0
     """A hash of all rows, where the fetcher was asked for keys."""
-    spread: Spread | None = None
+    verify: Callable[[Iterable[int]], None] | None = None
+    """Of views of mapped files: raises `DataError` where the files of these shards are not any more what they were."""
+    shard: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Of each row, where there is something to verify."""
+
+    @cached_property
+    def shards(self) -> list[int]:
+        """Each once."""
+        found: list[int] = np.unique(self.shard).tolist()
+        return found
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, not of maps of files."""
-        return sum(p.nbytes for p in self.pieces)
+        """Bytes of memory of its own."""
+        return sum(own_bytes(p) for p in self.pieces)
 
     def places(self, offsets: I64) -> tuple[I64, I64]:
         """`(piece, row in it)` of these offsets."""
@@ -46,25 +54,6 @@ class Bundle:
             return np.zeros(len(offsets), np.int64), offsets
         piece = np.searchsorted(self.starts, offsets, side="right") - 1
         return piece, offsets - self.starts[piece]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Where the columns of a bundle's rows are: row `row[i]` of `parts[which[i]]`, in groups over mapped files."""
-
-    parts: list[pa.RecordBatch]
-    which: I64
-    row: I64
-    shard: I64
-    """Of each part."""
-    verify: Callable[[Iterable[int]], None]
-    """Raises `DataError` where the files of these shards are not any more what they were."""
-
-    @cached_property
-    def shards(self) -> list[int]:
-        """Each once."""
-        found: list[int] = np.unique(self.shard).tolist()
-        return found
 
 
 @dataclass
@@ -78,62 +67,48 @@ class Pick:
 
 def in_order(picks: Sequence[Pick]) -> tuple[I64, I64]:
     """By place in the chunk: which pick each row is of, and its offset in that one's bundle."""
+    number = np.repeat(np.arange(len(picks)), [len(p.place) for p in picks])
+    offset = picks[0].offset if len(picks) == 1 else np.concatenate([p.offset for p in picks])
+    if all(one.place[-1] < other.place[0] for one, other in itertools.pairwise(picks)):
+        return number, offset
     order = np.argsort(np.concatenate([p.place for p in picks]), kind="stable")
-    number = np.repeat(np.arange(len(picks)), [len(p.place) for p in picks])[order]
-    return number, np.concatenate([p.offset for p in picks])[order]
+    return number[order], offset[order]
 
 
 def check_maps(picks: Sequence[Pick]) -> None:
     """Raises `DataError` where a mapped file that picked rows lie in was written to."""
     wanted: dict[Callable[[Iterable[int]], None], set[int]] = {}
     for pick in picks:
-        spread = pick.bundle.spread
-        if spread is not None:
-            few = len(spread.shards) <= _FEW_FILES
-            wanted.setdefault(spread.verify, set()).update(
-                spread.shards if few else np.unique(spread.shard[spread.which[pick.offset]]).tolist()
+        bundle = pick.bundle
+        if bundle.verify is not None:
+            few = len(bundle.shards) <= _FEW_FILES
+            wanted.setdefault(bundle.verify, set()).update(
+                bundle.shards if few else np.unique(bundle.shard[pick.offset]).tolist()
             )
     for verify, shards in wanted.items():
         verify(shards)
 
 
-def collected(bundles: Sequence[Bundle], number: I64, offset: I64, *, views: bool) -> pa.RecordBatch:
+def collected(bundles: Sequence[Bundle], number: I64, offset: I64, schema: pa.Schema, *, views: bool) -> pa.RecordBatch:
     """Row i is row `offset[i]` of `bundles[number[i]]`; each is copied once.
 
     Args:
-        views: lists may be list views of the bundle's memory, where all are of one group. Never of a map, which may change.
+        schema: of the group, with ordinary columns.
+        views: lists may be list views of the bundles' memory. Never of a map, which may change.
     """
-    if not any(b.spread for b in bundles):
-        return _taken([(b.pieces, *b.places(offset[number == i])) for i, b in enumerate(bundles)], number, views=views)
-    known = [
-        ([groups.select(p, groups.PROVENANCE) for p in b.pieces], *b.places(offset[number == i])) for i, b in enumerate(bundles)
-    ]
-    data = _taken([_data(b, offset[number == i]) for i, b in enumerate(bundles)], number, views=False)
-    provenance = _taken(known, number, views=False)
-    return pa.RecordBatch.from_arrays(
-        [*data.columns, *provenance.columns], schema=pa.schema([*data.schema, *provenance.schema])
-    )
-
-
-_Found = tuple[list[pa.RecordBatch], I64, I64]
-"""Groups; and for each of a bundle's picked rows, the group and the row there."""
-
-
-def _data(bundle: Bundle, offset: I64) -> _Found:
-    if bundle.spread is not None:
-        return bundle.spread.parts, bundle.spread.which[offset], bundle.spread.row[offset]
-    columns = [n for n in bundle.pieces[0].schema.names if n not in groups.PROVENANCE]
-    return ([groups.select(p, columns) for p in bundle.pieces], *bundle.places(offset))
-
-
-def _taken(found: Sequence[_Found], number: npt.NDArray[Any], *, views: bool) -> pa.RecordBatch:
-    """Rows of several bundles: the next of bundle `number[i]` comes at place i."""
     pieces: list[pa.RecordBatch] = []
-    which, row = np.empty(len(number), np.int64), np.empty(len(number), np.int64)
-    for i, (groups_of_it, group, row_there) in enumerate(found):
-        here = np.flatnonzero(number == i)
-        which[here], row[here] = group + len(pieces), row_there
-        pieces += groups_of_it
-    used, which = np.unique(which, return_inverse=True)
-    pieces = [pieces[u] for u in used]
-    return groups.view_rows(pieces[0], row) if len(pieces) == 1 and views else take_from(pieces, which, row)
+    which, row = np.zeros(len(number), np.int64), offset
+    if len(bundles) == 1:
+        pieces, (which, row) = bundles[0].pieces, bundles[0].places(offset)
+    else:
+        row = offset.copy()
+        for i, bundle in enumerate(bundles):
+            here = np.flatnonzero(number == i)
+            piece, row[here] = bundle.places(offset[here])
+            which[here] = piece + len(pieces)
+            pieces += bundle.pieces
+    if len(pieces) > 1:
+        used, which = np.unique(which, return_inverse=True)
+        pieces = [pieces[u] for u in used]
+    lists = views and all(b.verify is None for b in bundles)
+    return plain_group(take_from(pieces, which, row, schema), schema, but_lists=lists)

@@ -35,8 +35,8 @@ def per_component(component: Any, weights: Any = None) -> Counts:
     """The sum of the weights (default: 1 each) of each component."""
     if not len(component):
         return {}
-    sums = np.bincount(component, weights=weights)
-    return {int(c): int(sums[c]) for c in np.flatnonzero(sums)}
+    sums = np.bincount(component, weights=weights).tolist()
+    return {c: int(total) for c, total in enumerate(sums) if total}
 
 
 def flat(group: pa.RecordBatch, name: str) -> Any:
@@ -61,15 +61,22 @@ def record_counts(group: pa.RecordBatch, indices: Any = None) -> tuple[Counts, C
         if indices is not None:
             group = groups.take(groups.select(group, [n for n in LIGHT if n in names]), indices)
         component = flat(group, groups.DOC_COMPONENT)
-        return per_component(component, flat(group, groups.DOC_START) == 0), per_component(
-            component, flat(group, groups.LENGTHS)
-        )
+        starts = component[flat(group, groups.DOC_START) == 0]
+        return per_component(starts), per_component(component, flat(group, groups.LENGTHS))
     if groups.COMPONENT not in names:
         size = len(group) if indices is None else len(indices)
         return ({-1: size} if size else {}), {}
     rows = slice(None) if indices is None else np.asarray(indices, dtype=np.int64)
     component = groups.ints(group, groups.COMPONENT)[rows]
+    return per_component(component), _tokens(group, component, rows)
+
+
+def token_counts(group: pa.RecordBatch) -> Counts:
+    """Tokens per component of a group of tokenised documents that aren't packed yet; of other groups nothing."""
+    return _tokens(group, groups.ints(group, groups.COMPONENT), slice(None)) if has_documents(group) else {}
+
+
+def _tokens(group: pa.RecordBatch, component: Any, rows: Any) -> Counts:
     if not has_documents(group):
-        return per_component(component), {}
-    lengths = groups.list_lengths(groups.column(group, groups.TOKENS))[rows]
-    return per_component(component), per_component(component, lengths)
+        return {}
+    return per_component(component, groups.list_lengths(groups.column(group, groups.TOKENS))[rows])

@@ -120,25 +120,24 @@ class _Selection:
             return []
         assert self._rows is not None
         place = np.searchsorted(self._waiting, numbers)
-        inside = place < len(self._waiting)
-        if not inside.all() or (self._waiting[place] != numbers).any() or not self._alive[place].all() or _repeats(place):
+        left = np.count_nonzero(self._alive) - len(numbers)
+        known = int(place.max()) < len(self._waiting) and bool((self._waiting[place] == numbers).all())
+        if known:
+            self._alive[place] = False
+        if not known or np.count_nonzero(self._alive) != left:
             raise InternalError(f"operator {self.name!r} chose a row twice, or one that it was never given")
         rows = groups.take(self._rows, place)
-        self._alive[place] = False
-        sources = {int(n): self._sources[int(n)] for n in used_sources(rows)}
-        left = np.flatnonzero(self._alive)
-        if 2 * len(left) < len(self._alive):
-            self._rows = groups.take(self._rows, left)
-            self._waiting, self._alive = self._waiting[left], np.ones(len(left), dtype=bool)
-            self._sources = {int(n): self._sources[int(n)] for n in used_sources(self._rows)}
+        sources = {n: self._sources[n] for n in used_sources(rows)}
+        if 2 * left < len(self._alive):
+            kept = np.flatnonzero(self._alive)
+            self._rows = groups.take(self._rows, kept)
+            self._waiting, self._alive = self._waiting[kept], np.ones(left, dtype=bool)
+            self._sources = {n: self._sources[n] for n in used_sources(self._rows)}
         return [Decision(rows, sources)]
 
 
-def _repeats(place: I64) -> bool:
-    return bool(np.bincount(place).max() > 1)
-
-
-def used_sources(rows: pa.RecordBatch) -> I64:
+def used_sources(rows: pa.RecordBatch) -> list[int]:
     """The numbers of the groups that these decision rows draw on, ascending."""
     # group numbers count from 0 in a window, so that counting beats sorting
-    return np.flatnonzero(np.bincount(groups.source_numbers(rows)))
+    numbers: list[int] = np.flatnonzero(np.bincount(groups.source_numbers(rows))).tolist()
+    return numbers

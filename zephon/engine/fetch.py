@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,17 +13,17 @@ import xxhash
 from zephon import groups
 from zephon.arrays import to_arrow
 from zephon.dataset import Dataset
-from zephon.engine.bundles import Bundle, Pick, Spread, check_maps, collected, in_order
+from zephon.engine.bundles import Bundle, Pick, check_maps, collected, in_order
 from zephon.engine.faults import Failure, Losses, Policy, Streak
 from zephon.engine.keep import Keep
 from zephon.errors import DataError, RecipeError, ZephonError
-from zephon.gathers import hash_spread, take_from
 from zephon.keys import I64, key
 from zephon.plan.source import Chunk, Plan
+from zephon.views import concat, hash_columns, take, take_from, viewed, viewed_list
 
 _ONE_PIECE = 256 << 20
 _MANY_RUNS = 64
-_MAPPED_UNITS = 256
+_LASTING_UNITS = 256
 """So many units of mapped files are held open. They take no memory, but each costs a third of a millisecond to open."""
 _AHEAD = 4
 """Bundles of a lane whose shards are fetched into the cache on disk before they are read. One is not enough: reading a bundle takes
@@ -61,10 +60,12 @@ class Fetcher:
         self._keys = keys
         self._views = views
         self.schema = source_schema(self.datasets, columns, [rows is not None for rows in plan.rows])
+        self.made_schema = with_provenance(self.schema)
         self.columns = [self._columns_of(d) for d in self.datasets]
         self.units: Keep[list[pa.RecordBatch]] = Keep(keep_bytes // 2, lambda made: sum(g.nbytes for g in made))
         self.bundles: Keep[Bundle] = Keep(keep_bytes // 2, lambda made: made.nbytes)
-        self._mapped: Keep[list[pa.RecordBatch]] = Keep(_MAPPED_UNITS, lambda _: 1)
+        self._lasting: Keep[list[pa.RecordBatch] | None] = Keep(_LASTING_UNITS, lambda _: 1)
+        """Units that lie in maps of files, or in data sets in memory; None: this one doesn't."""
         self._newest: dict[tuple[int, int], int] = {}
         """The last bundle that was asked for, by component and lane."""
         self._ahead: dict[tuple[int, int], int] = {}
@@ -78,13 +79,13 @@ class Fetcher:
 
     def at_hand(self, chunk: Chunk) -> bool:
         """Whether all bundles that a chunk draws from are in memory, so that `fetch` is a matter of microseconds."""
-        for component in np.flatnonzero(np.bincount(chunk.component)).tolist():
+        for component in chunk.counts:
             if self.datasets[component].in_memory:
                 continue
             rows = self.plan.rows[component]
             index = chunk.index[chunk.component == component]
             assert rows is not None
-            first, last = int(index.min()) // rows.bundle, int(index.max()) // rows.bundle
+            first, last = int(index[0]) // rows.bundle, int(index[-1]) // rows.bundle
             if not all(self.bundles.has((component, chunk.lane, number)) for number in range(first, last + 1)):
                 return False
         return True
@@ -95,21 +96,25 @@ class Fetcher:
         losses = Losses()
         picks: list[Pick] = []
         names: list[tuple[int, int, int]] = []
-        for component in np.flatnonzero(np.bincount(chunk.component)).tolist():
-            here = np.flatnonzero(chunk.component == component)
+        for component, count in chunk.counts.items():
+            here = np.arange(count) if count == len(chunk) else np.flatnonzero(chunk.component == component)
             rows = self.plan.rows[component]
             assert rows is not None
             bundle, offset = rows.draw(chunk.lane, chunk.index[here])
-            for number in range(int(bundle.min()), int(bundle.max()) + 1):
-                mine = np.flatnonzero(bundle == number)
+            numbers = range(int(bundle[0]), int(bundle[-1]) + 1)  # a lane draws its rows in turn
+            start = 0
+            for number, stop in zip(numbers, np.searchsorted(bundle, numbers, side="right").tolist(), strict=True):
                 made = self._bundle(component, chunk.lane, number)
                 names.append((component, chunk.lane, number))
-                kept = self._kept(made, offset[mine], component, losses)
-                mine = mine if kept is None else mine[kept]
+                mine, place = offset[start:stop], here[start:stop]
+                kept = self._kept(made, mine, component, losses)
+                if kept is not None:
+                    mine, place = mine[kept], place[kept]
                 if len(mine):
-                    picks.append(Pick(made, offset[mine], here[mine]))
+                    picks.append(Pick(made, mine, place))
+                start = stop
         if not picks:
-            return groups.empty_group(with_provenance(self.schema)), losses, 0
+            return groups.empty_group(self.made_schema), losses, 0
         for streak in losses.streaks.values():
             streak.apart()
         try:
@@ -135,7 +140,7 @@ class Fetcher:
             for bundle in bundles:
                 digest.update(bundle.content.to_bytes(8, "little"))
             content = digest.intdigest()
-        return collected(bundles, number, offset, views=self._views), content
+        return collected(bundles, number, offset, self.made_schema, views=self._views), content
 
     def _kept(self, bundle: Bundle, offset: I64, component: int, losses: Losses) -> I64 | None:
         """Which of the drawn rows are neither excluded nor unreadable; None: all."""
@@ -187,7 +192,7 @@ class Fetcher:
     def close(self) -> None:
         """Let go of what is kept, and stop fetching ahead."""
         self.units.clear()
-        self._mapped.clear()
+        self._lasting.clear()
         self.bundles.clear()
         for dataset in self.datasets:
             dataset.cancel_prefetch()
@@ -203,100 +208,74 @@ class Fetcher:
         dataset = self.datasets[component]
         shard = dataset.units.shard[unit]
         shard_row = dataset.row_of(unit, row)
-        columns: list[npt.NDArray[Any]] = [
-            np.full(len(flat), component, np.int32),
-            pass_index,
-            shard.astype(np.int32),
-            shard_row,
-        ]
+        known = [to_arrow(c) for c in (np.full(len(flat), component, np.int32), pass_index, shard.astype(np.int32), shard_row)]
         excluded = self._excluded[component]
         out = None if excluded is None else _is_excluded(excluded, shard, shard_row)
         out = out if out is not None and out.any() else None
-        spread = self._spread(component, unit, row)
-        if spread is not None:
-            known = pa.RecordBatch.from_arrays([to_arrow(c) for c in columns], schema=pa.schema(list(groups.PROVENANCE_FIELDS)))
-            content = key(hash_spread(spread.parts, spread.which, spread.row, known)) if self._keys else 0
-            return Bundle([known], np.zeros(1, np.int64), {}, out, content, spread)
-        made, bad = self._pieces(component, unit, row, columns)
-        lengths = [len(p) for p in made]
-        begin = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
-        content = key(*[groups.hash_group(piece) for piece in made]) if self._keys else 0
-        return Bundle(made, begin, bad, out, content)
+        pieces, bad, lasts = self._pieces(component, unit, row)
+        shares = dataset.shares_files
+        if len(pieces) == 1 or sum(x.nbytes for x in (*pieces, *known)) <= _ONE_PIECE:
+            parts = [*([p.column(i) for p in pieces] for i in range(len(self.schema))), *([k] for k in known)]
+            content = key(hash_columns(parts, self.made_schema)) if self._keys else 0
+            made = [self._joined(parts, lasts, copied=shares and len(pieces) == 1)]
+        else:
+            lasts, begin, made = False, 0, []
+            for piece in pieces:
+                mine = [k.slice(begin, len(piece)) for k in known]
+                one = pa.RecordBatch.from_arrays([*piece.columns, *mine], schema=self.made_schema)
+                made.append(groups.take(one, np.arange(len(one))) if shares else one)
+                begin += len(piece)
+            content = key(*map(groups.hash_group, made)) if self._keys else 0
+        if shares and not lasts:
+            try:
+                dataset.check(np.unique(np.delete(shard, list(bad))).tolist())
+            except DataError:  # a file was written to since it was mapped: read again, which says so
+                for old in np.unique(unit).tolist():
+                    self.units.drop((component, old))
+                    self._lasting.drop((component, old))
+                return self._read_bundle(component, lane, number)
+        starts = np.cumsum([0, *(len(p) for p in made[:-1])], dtype=np.int64)
+        if lasts and shares:
+            return Bundle(made, starts, bad, out, content, dataset.check, shard.astype(np.int64))
+        return Bundle(made, starts, bad, out, content)
 
-    def _spread(self, component: int, unit: I64, row: I64) -> Spread | None:
-        """The rows left where they are, if all that they are in are maps of files; else None, and so for what can't be read."""
-        dataset = self.datasets[component]
-        if not len(unit) or not dataset.is_mapped(int(unit[0])):
-            return None
-        parts: list[pa.RecordBatch] = []
-        shards: list[int] = []
-        which, inside = np.empty_like(row), np.empty_like(row)
-        shown = 0
-        try:
-            for number in np.unique(unit).tolist():
-                here = np.flatnonzero(unit == number)
-                if self._mapped.has((component, number)):
-                    dataset.check([int(dataset.units.shard[number])])  # it may be kept from before the file was replaced
-                made = self._mapped.get((component, number), partial(self._read, component, number, 0, None))
-                if not dataset.is_mapped(number, made):
-                    self._mapped.drop((component, number))
-                    return None
-                begins = np.cumsum([0, *(len(g) for g in made)])
-                at = np.searchsorted(begins, row[here], side="right") - 1
-                which[here], inside[here] = at + len(parts), row[here] - begins[at]
-                parts += made
-                shards += [int(dataset.units.shard[number])] * len(made)
-                shown += sum(g.nbytes for g in made) * len(here) // int(begins[-1])
-        except DataError:
-            return None
-        return Spread(parts, which, inside, np.array(shards), dataset.check) if shown <= _ONE_PIECE else None
+    def _joined(self, columns: Sequence[Sequence[groups.ArrowArray]], lasts: bool, *, copied: bool) -> pa.RecordBatch:
+        """The parts of each column as one: of what lasts as views, else in memory of its own where it has to be `copied`."""
+        arrays = []
+        for parts, wanted in zip(columns, self.made_schema, strict=True):
+            made = concat([viewed(c) for c in parts] if lasts else parts, wanted.type)
+            if copied and not lasts:
+                made = take(made, np.arange(len(made)))
+            arrays.append(viewed_list(made) if self._views else made)
+        return pa.RecordBatch.from_arrays(arrays, names=self.made_schema.names)
 
-    def _pieces(
-        self, component: int, unit: I64, row: I64, known: Sequence[npt.NDArray[Any]]
-    ) -> tuple[list[pa.RecordBatch], dict[int, ZephonError]]:
-        """The rows with their provenance, in groups that follow one another, and the errors of those that could not be read."""
+    def _pieces(self, component: int, unit: I64, row: I64) -> tuple[list[pa.RecordBatch], dict[int, ZephonError], bool]:
+        """The rows in groups that follow one another, the errors of those that could not be read, and whether all of them last."""
         border = np.flatnonzero((np.diff(unit) != 0) | (np.diff(row) != 1)) + 1
         starts = np.concatenate([[0], border]).astype(np.int64)
         if len(starts) > _MANY_RUNS and len(np.unique(unit)) < len(starts):
-            pieces, bad = self._gather(component, unit, row)
-        else:
-            pieces, bad = self._slices(component, unit, row, starts, np.append(border, len(row)))
-        made: list[pa.RecordBatch] = []
-        at = 0
-        for piece in pieces:
-            arrays = [to_arrow(p[at : at + len(piece)]) for p in known]
-            made.append(pa.RecordBatch.from_arrays([*piece.columns, *arrays], schema=with_provenance(self.schema)))
-            at += len(piece)
-        if len(made) > 1 and sum(p.nbytes for p in made) <= _ONE_PIECE:
-            made = [groups.concat(made)]
-        elif self.datasets[component].shares_files:
-            made = [groups.take(piece, np.arange(len(piece))) for piece in made]
-        if self.datasets[component].shares_files:
-            try:
-                table = self.datasets[component].units
-                self.datasets[component].check(np.unique(table.shard[np.delete(unit, list(bad))]).tolist())
-            except DataError:  # a file was written to since it was mapped: read again, which says so
-                for number in np.unique(unit).tolist():
-                    self.units.drop((component, number))
-                return self._pieces(component, unit, row, known)
-        return made, bad
+            return *self._gather(component, unit, row), False
+        return self._slices(component, unit, row, starts, np.append(border, len(row)))
 
     def _slices(
         self, component: int, unit: I64, row: I64, starts: I64, stops: npt.NDArray[Any]
-    ) -> tuple[list[pa.RecordBatch], dict[int, ZephonError]]:
-        """Runs of neighbouring rows, each a slice of its unit."""
+    ) -> tuple[list[pa.RecordBatch], dict[int, ZephonError], bool]:
+        """Runs of neighbouring rows, each a slice of its unit; which could not be read; and whether all of them last."""
         pieces: list[pa.RecordBatch] = []
         bad: dict[int, ZephonError] = {}
+        lasts = True
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             number, first = int(unit[start]), int(row[start])
             last = first + stop - start
             try:
-                pieces += _slice(self._unit(component, number, last - first), first, last)
+                found = self._lasting_unit(component, number)
+                lasts = lasts and found is not None
+                pieces += _slice(self._unit(component, number, last - first) if found is None else found, first, last)
             except DataError as error:
                 got, wrong = self._salvage(component, number, first, last, error)
                 pieces += got
                 bad.update({start + offset: why for offset, why in wrong.items()})
-        return pieces, bad
+        return pieces, bad, lasts
 
     def _gather(self, component: int, unit: I64, row: I64) -> tuple[list[pa.RecordBatch], dict[int, ZephonError]]:
         """Rows of small units that come again and again (a data set with fewer rows than a bundle)."""
@@ -317,7 +296,21 @@ class Fetcher:
                 whole, place[here] = groups.take(whole, row[here]), np.arange(len(here))
             which[here] = len(parts)
             parts.append(whole)
-        return [take_from(parts, which, place)], bad
+        return [take_from(parts, which, place, self.schema)], bad
+
+    def _lasting_unit(self, component: int, number: int) -> list[pa.RecordBatch] | None:
+        """A unit whose memory lasts, so that views of it may be handed on; None: it is no such unit. Raises `DataError`."""
+        dataset = self.datasets[component]
+        if not dataset.may_last(number):
+            return None
+
+        def read() -> list[pa.RecordBatch] | None:
+            made = self._read(component, number, 0, None)
+            return made if dataset.lasts(number, made) else None
+
+        if self._lasting.has((component, number)) and not dataset.in_memory:
+            dataset.check([int(dataset.units.shard[number])])  # it may be kept from before the file was replaced
+        return self._lasting.get((component, number), read)
 
     def _unit(self, component: int, number: int, wanted: int) -> list[pa.RecordBatch]:
         if wanted == int(self.datasets[component].units.rows[number]):

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from zephon.engine.faults import Losses
 from zephon.engine.ledger import Ledger, decision_counts
 from zephon.engine.stages import INDEX, Level, Note, Report
 from zephon.engine.state import LaneState
+from zephon.engine.tasks import Load, Mark, Ready, Task
 from zephon.errors import CheckpointError, DataError, Where, ZephonError
 from zephon.keys import U64, mix, mix_array
 from zephon.plan.source import Chunk, Plan
@@ -28,56 +28,6 @@ from zephon.runners.base import Groups
 
 _MASK = (1 << 64) - 1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-class Mark(Enum):
-    """What travels through the queues besides tasks."""
-
-    FLUSH = "the window ends here"
-    END = "the lane ends here"
-
-
-@dataclass
-class _Task:
-    future: Future[tuple[Groups, Any]] | None
-    """None: not started yet; see `Lane.start_waiting`."""
-    base: int
-    """The digest key of the task's input, from which the keys of its output rows follow."""
-    skipped: int
-    """How many rows of the input were left out, because an earlier run delivered them."""
-    nbytes: int
-    start: Callable[[], Future[tuple[Groups, Any]]] | None = None
-
-
-@dataclass
-class _Ready:
-    group: pa.RecordBatch
-    nbytes: int
-    prefix: list[int]
-    """prefix[i]: the digest of rows [0, i) of this group, modulo 2**64."""
-    at: int = 0
-
-
-@dataclass
-class Load:
-    """What all lanes of a process hold together."""
-
-    nbytes: int = 0
-    tasks: int = 0
-    ready: int = 0
-    """Bytes of finished sequences that wait to be delivered; part of `nbytes`."""
-    room: int = 1 << 62
-    """What `ready` and the results of running tasks may come to before more of the last stage is started."""
-    at_once: int = 1 << 30
-    """So many of its tasks run, or stand in the runner's queue: all workers have work, and lanes take turns."""
-    running: int = 0
-    made: int = 0
-    """Bytes that its last tasks made, each."""
-
-    @property
-    def full(self) -> bool:
-        """Whether the last stage has to wait."""
-        return self.running >= self.at_once or self.ready + self.running * self.made >= self.room
 
 
 Fetched = tuple[pa.RecordBatch, Losses, "Report | None"]
@@ -94,7 +44,9 @@ class LaneContext:
     window_chunks: int
     ledger: Ledger
     submit_fetch: Callable[[Chunk], Future[Fetched]]
-    submit_stage: Callable[[int, Groups, Note, str], Future[tuple[Groups, Any]]]
+    submit_stage: Callable[[int, Groups, Note, str], Future[tuple[Groups, Report]]]
+    do_here: Callable[[int, Groups, Note], tuple[Groups, Report]]
+    """Does the task of a stage that only moves memory."""
     on_failures: Callable[[int, int, Losses], None]
     """Told, in order, what failed in each task of a lane and level (-1: reading)."""
     chunk_bytes: int
@@ -136,9 +88,9 @@ class Lane:
         self._next_chunk = max(0, start.window * context.window_chunks - self._ahead)
         self._closed = False
         self._fetching: deque[tuple[Future[Fetched], Chunk] | Mark] = deque()
-        self._queues: list[deque[_Task | Mark]] = [deque() for _ in context.levels]
+        self._queues: list[deque[Task | Mark]] = [deque() for _ in context.levels]
         self._running = 0
-        self._waiting: deque[_Task] = deque()
+        self._waiting: deque[Task] = deque()
         """Tasks of the last stage that are not started; they stand in its queue, too."""
         self._deciders: list[Deciders | None] = [None] * len(context.levels)
         self._balances = [
@@ -149,7 +101,7 @@ class Lane:
         self._windows = [start.window] * len(context.levels)
         self._sequences = start.before
         """What the last level's deciders have decided, all windows of the lane together."""
-        self._ready: deque[_Ready | Mark] = deque()
+        self._ready: deque[Ready | Mark] = deque()
         self._skip = start.delivered
         self._replayed_digest = 0
         self._position = 0
@@ -197,15 +149,27 @@ class Lane:
 
     # ------------------------------------------------------------------------------------------------ advancing
 
-    def advance(self) -> None:
-        """Move everything on that is finished; an error stops the lane and waits in `error` until the lane is needed."""
+    @property
+    def phases(self) -> int:
+        """How many phases `advance` has."""
+        return len(self._queues) + 1
+
+    def advance(self, phase: int) -> None:
+        """Move on what is finished: in phase 0 what was fetched, then level by level. An error stops the lane and waits in `error` until
+        the lane is needed.
+
+        The pump goes through all its lanes phase by phase, because code and data that were just used are in the processor's caches: what
+        follows itself takes half the time.
+        """
         if self.error is not None:
             return
         try:
-            self._advance_fetches()
-            for level in range(len(self._queues)):
-                self._advance_level(level)
-            self.start_waiting()
+            if not phase:
+                self._advance_fetches()
+            else:
+                self._advance_level(phase - 1)
+                if phase > self._last:
+                    self.start_waiting()
         except ZephonError as error:
             error.where = error.where.within(Where(lane=self.number))
             self.error = error
@@ -225,17 +189,14 @@ class Lane:
 
     def _fetched(self, chunk: Chunk, group: pa.RecordBatch, losses: Losses, report: Report | None) -> None:
         context = self._context
-        counts = np.bincount(chunk.component) if len(chunk) else np.zeros(0, np.int64)
-        context.ledger.source({int(c): int(counts[c]) for c in np.flatnonzero(counts)})
+        context.ledger.source(chunk.counts)
         context.ledger.count(losses)
         context.on_failures(self.number, -1, losses)
         if not len(group):
             return
         if report is not None:
             # the first stage has nothing to do, so fetching did its part: one hand-over less
-            done: Future[tuple[Groups, Any]] = Future()
-            done.set_result(([group], report))
-            self._queues[0].append(_Task(done, 0, 0, 0))
+            self._queues[0].append(Task(0, 0, 0, here=lambda: ([group], report)))
             self._hold(0, 1)
         else:
             label = f"lane {self.number}, chunk {chunk.number}"
@@ -245,18 +206,23 @@ class Lane:
                 self._push(0, [group.slice(start, size)], Note(hash=True), base=0, skipped=0, label=label)
 
     def _push(self, level: int, given: Groups, note: Note, *, base: int, skipped: int, label: str) -> None:
+        context = self._context
+        if context.levels[level].stage.trivial:
+            self._queues[level].append(Task(base, skipped, 0, here=lambda: context.do_here(level, given, note)))
+            self._hold(0, 1)
+            return
+        nbytes = sum(groups.nbytes(g) for g in given)
         if level == self._last and self._heavy:
             # At a flush a whole window is decided at once. Built at once, its pixels would be many times the budget
-            nbytes = sum(groups.nbytes(g) for g in given)
-            task = _Task(None, base, skipped, nbytes, lambda: self._context.submit_stage(level, given, note, label))
+            task = Task(base, skipped, nbytes, start=lambda: context.submit_stage(level, given, note, label))
             self._queues[level].append(task)
             self._waiting.append(task)
             self._hold(nbytes, 1)
             self.dirty = True
             return
-        future = self._context.submit_stage(level, given, note, label)
-        nbytes = 0 if future.done() else sum(groups.nbytes(g) for g in given)
-        self._queues[level].append(_Task(future, base, skipped, nbytes))
+        future = context.submit_stage(level, given, note, label)
+        nbytes = 0 if future.done() else nbytes
+        self._queues[level].append(Task(base, skipped, nbytes, future))
         self._hold(nbytes, 1)
         future.add_done_callback(self._done)
 
@@ -287,17 +253,14 @@ class Lane:
                 queue.popleft()
                 self._mark(level, head)
                 continue
-            if head.future is None or not head.future.done():
+            if not head.finished:
                 return
             queue.popleft()
             self._hold(-head.nbytes, -1)
             if level == self._last and self._running:
                 self._running -= 1
                 self._context.load.running -= 1
-            made, report = head.future.result()
-            if level == self._last and self._heavy:
-                size, load = sum(group.nbytes for group in made), self._context.load
-                load.made = (3 * load.made + size) // 4 if load.made else size
+            made, report = head.result()
             self._context.worked(level, report)
             self._context.ledger.count(report.losses)
             balance = self._balances[level]
@@ -307,7 +270,7 @@ class Lane:
             for group in made:
                 self._arrive(level, group, head, report.hash)
 
-    def _arrive(self, level: int, group: pa.RecordBatch, task: _Task, content: int) -> None:
+    def _arrive(self, level: int, group: pa.RecordBatch, task: Task, content: int) -> None:
         base = content if level == 0 else task.base
         if level == self._last:
             self._make_ready(group, base, task.skipped)
@@ -359,35 +322,38 @@ class Lane:
     def _decided(self, level: int, decisions: Sequence[Decision]) -> None:
         stage = self._context.levels[level].stage
         for decision in decisions:
-            if not len(decision.rows):
+            count = len(decision.rows)
+            if not count:
                 continue
             if level == self._last:
                 self._sequences += len(decision.rows)
             base = mix(groups.hash_group(decision.rows) ^ self._chain[level])
-            size = stage.max_rows or len(decision.rows)
-            for start in range(0, len(decision.rows), size):
+            size = stage.max_rows or count
+            if size >= count:
+                self._dispatch(level, decision, mix(base), sorted(int(n) for n in decision.sources))
+                continue
+            for start in range(0, count, size):
                 rows = decision.rows.slice(start, size)
-                self._dispatch(level, Decision(rows, decision.sources), mix(base ^ start))
+                self._dispatch(level, Decision(rows, decision.sources), mix(base ^ start), used_sources(rows))
 
-    def _dispatch(self, level: int, decision: Decision, base: int) -> None:
+    def _dispatch(self, level: int, decision: Decision, base: int, numbers: Sequence[int]) -> None:
+        """Have the rows of a decision built; `numbers` are the sources that they draw on."""
         rows, skipped = decision.rows, 0
-        known = groups.PIECES in rows.schema.names or INDEX in rows.schema.names  # whose rows these are, without gathering
-        if level == self._last and self._skip and known and self._context.levels[level].stage.keeps_rows:
+        if level == self._last and self._skip and self._context.levels[level].stage.keeps_rows and _shows_sources(rows):
             # Invariant 3: what an earlier run delivered is decided again, but not built again
             skipped = min(self._skip, len(rows))
-            gone = Decision(rows.slice(0, skipped), decision.sources)
-            used = {int(n): decision.sources[int(n)] for n in used_sources(gone.rows)}
-            counts = decision_counts(Decision(gone.rows, used), INDEX)
+            gone = rows.slice(0, skipped)
+            counts = decision_counts(Decision(gone, {n: decision.sources[n] for n in used_sources(gone)}), INDEX)
             self._context.ledger.replayed(counts)
             if (balance := self._balances[level]) is not None:
                 balance.went(counts)
             self._replay(base, 0, skipped)
             rows = rows.slice(skipped)
+            numbers = used_sources(rows) if len(rows) else ()
         if len(rows):
-            numbers = tuple(int(n) for n in used_sources(rows))
             label = f"lane {self.number}, window {self._windows[level]}"
             given = [rows, *(decision.sources[n] for n in numbers)]
-            self._push(level, given, Note(numbers=numbers), base=base, skipped=skipped, label=label)
+            self._push(level, given, Note(numbers=tuple(numbers)), base=base, skipped=skipped, label=label)
 
     # --------------------------------------------------------------------------------------------------- ready
 
@@ -446,12 +412,13 @@ class Lane:
         keys = self._keys(base, offset, offset + len(group))
         self._context.ledger.ready(self.number, self._out_window, self._position, group)
         self._position += len(group)
-        size = group.nbytes
-        prefix = np.concatenate([np.zeros(1, np.uint64), np.cumsum(keys, dtype=np.uint64)])
-        self._ready.append(_Ready(group, size, prefix.tolist()))
+        size, load = groups.nbytes(group), self._context.load
+        if self._heavy:
+            load.made = (3 * load.made + size) // 4 if load.made else size
+        self._ready.append(Ready(group, size, [0, *np.cumsum(keys).tolist()]))
         self.available += len(group)
         self._hold(size)
-        self._context.load.ready += size
+        load.ready += size
 
     def take(self, count: int) -> list[pa.RecordBatch]:
         """The next `count` sequences, fewer at the lane's end; `state` moves on by that."""
@@ -486,7 +453,7 @@ class Lane:
 
     def drop_rest(self) -> pa.RecordBatch | None:
         """Give up the sequences that are ready (at the lane's end: too few for a step); what they were, for the ledger."""
-        given_up = [r for r in self._ready if isinstance(r, _Ready)]
+        given_up = [r for r in self._ready if isinstance(r, Ready)]
         left = [r.group.slice(r.at) for r in given_up]
         gone = sum(r.nbytes for r in given_up)
         self._hold(-gone)
@@ -494,3 +461,8 @@ class Lane:
         self._ready = deque([Mark.END])
         self.available = 0
         return groups.concat(left) if left else None
+
+
+def _shows_sources(rows: pa.RecordBatch) -> bool:
+    """Whether decision rows say whose rows these are, without gathering them."""
+    return rows.schema.get_field_index(groups.PIECES) >= 0 or rows.schema.get_field_index(INDEX) >= 0

@@ -67,8 +67,9 @@ class Ledger:
 
     def ready(self, lane: int, window: int, first: int, group: pa.RecordBatch) -> None:
         """Sequences [first, first + len) of a lane's window, ready to be delivered. Only the columns that count are held."""
-        names = [n for n in LIGHT if n in group.schema.names]
-        if groups.DOC_COMPONENT not in names and groups.TOKENS in group.schema.names:
+        have = set(group.schema.names)
+        names = [n for n in LIGHT if n in have]
+        if groups.DOC_COMPONENT not in have and groups.TOKENS in have:
             names.append(groups.TOKENS)
         light = groups.select(group, names) if names else group
         self._waiting.setdefault(lane, deque()).append((window, first, light))

@@ -15,22 +15,21 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from zephon import groups
 from zephon.engine.counts import record_counts
 from zephon.engine.faults import joined
-from zephon.engine.lane import Lane, Load
+from zephon.engine.lane import Lane
 from zephon.engine.ledger import Ledger
 from zephon.engine.meter import Stopwatch
 from zephon.engine.state import LaneState
-from zephon.errors import InternalError, ZephonError, at
+from zephon.engine.tasks import Load
+from zephon.errors import ZephonError, at
 
 log = logging.getLogger("zephon.engine")
 
 _READY_AHEAD = 8 << 20
 """Bytes of finished sequences beyond which nothing more is started once every lane has two steps: memory that is used again
 soon stays in the processor's caches."""
-
-_LINGER_S = 0.002
-"""How long a consumer that waits is left asleep while the pump can form more batches."""
 
 
 class Delivery(NamedTuple):
@@ -126,7 +125,7 @@ class Pump:
         self.finished = False
         self.peak_bytes = 0
         self.cpu_s = 0.0
-        """Of the thread that turns this, where it has one of its own."""
+        """Of the threads that turn this, for that; not counted where the consumer always does."""
         self.full = Stopwatch()
         """How long the lanes held all the bytes that they may hold."""
         self._ledger = ledger
@@ -148,14 +147,18 @@ class Pump:
 
     def turn(self) -> bool:
         """Move finished tasks on, submit new ones, form batches; whether anything moved."""
-        moved = False
-        for lane in self.lanes:
-            if lane.dirty or lane.startable:
-                lane.dirty = False
-                lane.advance()
-                moved = True
+        moved = self._advance([lane for lane in self.lanes if lane.dirty or lane.startable])
         self.peak_bytes = max(self.peak_bytes, self._load.nbytes)
         return self.deliver() or self._feed() or moved
+
+    def _advance(self, lanes: Sequence[Lane]) -> bool:
+        """Move on what is finished in these lanes; whether there are any."""
+        for lane in lanes:
+            lane.dirty = False
+        for phase in range(lanes[0].phases if lanes else 0):
+            for lane in lanes:
+                lane.advance(phase)
+        return len(lanes) > 0
 
     def deliver(self) -> bool:
         """Form microbatches as long as their sequences are there; whether any was formed."""
@@ -163,11 +166,6 @@ class Pump:
         while len(self.deliveries) < self.prefetch and not self.finished and not self._enough_bytes() and self._deliver():
             moved = True
         return moved
-
-    @property
-    def half_full(self) -> bool:
-        """Whether half of the batches that are to be held ready are."""
-        return 2 * len(self.deliveries) >= self.prefetch or self._enough_bytes()
 
     def _enough_bytes(self) -> bool:
         """Whether the batches that are held ready are heavy (pixels): then two are enough."""
@@ -243,12 +241,16 @@ class Pump:
         if self.cut.drop_last and done == 0 and lane.available < self.cut.per_step:
             self._drop(lane)
         first, self._first = self._first, False
-        available = min(want, lane.available)
-        with at(operator="batch", lane=lane.number):
-            group, empty = self._fill(lane.take(want), available, want)
+        missing = max(want - lane.available, 0)
+        parts = lane.take(want)
+        group: pa.RecordBatch | None = parts[0] if parts else None
+        empty = 0
+        if missing or len(parts) > 1:
+            with at(operator="batch", lane=lane.number):
+                group, empty = self._fill(parts, missing)
         index = done // self.cut.microbatch
         if not self._batch_bytes and group is not None:
-            self._batch_bytes = group.nbytes
+            self._batch_bytes = groups.nbytes(group)
         self.deliveries.append(Delivery(group, lane.number, self._step, index, empty, lane.state, first, self._over))
         if lane.state.total >= (self._step + 1) * self.cut.per_step:
             self._next_lane()
@@ -293,11 +295,8 @@ class Pump:
         quiet_since = time.monotonic()
         while True:
             self.wake.clear()
-            moved = False
+            moved = self._advance([lane for lane in self.lanes if lane.dirty])
             for lane in self.lanes:
-                if lane.dirty:
-                    lane.dirty, moved = False, True
-                    lane.advance()
                 if lane.error is not None:
                     raise lane.error
                 lane.drop_rest()
@@ -330,8 +329,7 @@ class Pump:
             rows, tokens = record_counts(rest)
             self._ledger.losses.drop("batch", "drop_last", rows, tokens)
 
-    def _fill(self, parts: list[pa.RecordBatch], available: int, want: int) -> tuple[pa.RecordBatch | None, int]:
-        missing = want - available
+    def _fill(self, parts: list[pa.RecordBatch], missing: int) -> tuple[pa.RecordBatch | None, int]:
         if missing:
             empty = self._empty_row()
             if empty is not None:
@@ -350,121 +348,6 @@ def bark(seconds: float, where: str) -> None:
     """Say that nothing moves, with the stacks of all threads."""
     log.warning("no batch for %.0f s; %s; the stacks of all threads follow on stderr", seconds, where)
     faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)
-
-
-class BackgroundPump:
-    """A thread that turns the pump while the training step runs."""
-
-    def __init__(self, pump: Pump, *, watchdog_s: float, describe: Callable[[], str]) -> None:
-        self._pump = pump
-        self._stop = threading.Event()
-        self._ready = threading.Condition()
-        self._watchdog_s = watchdog_s
-        self._describe = describe
-        self._hungry = False
-        """The consumer sleeps until it is told that there is a batch."""
-        self._hungry_since = 0.0
-        self._thread = threading.Thread(target=self._run, name="zephon-pump", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def _run(self) -> None:
-        pump = self._pump
-        try:
-            while not self._stop.is_set() and not pump.finished:
-                pump.wake.clear()
-                moved = pump.turn()
-                pump.cpu_s = time.thread_time()
-                if self._hungry and pump.deliveries and (not moved or self._worth_waking()):
-                    self._tell()
-                if not moved:
-                    pump.wake.wait(1.0)
-        except BaseException as error:  # noqa: BLE001 - it must reach the consumer, whatever it is
-            pump.error = error
-        finally:
-            with self._ready:
-                pump.finished = True
-                self._ready.notify_all()
-
-    def _worth_waking(self) -> bool:
-        """Whether to wake the consumer while there is more to do.
-
-        Waking a sleeping thread and being put to sleep by it, at the interpreter lock, costs as much as forming several batches.
-        """
-        return self._pump.half_full or time.monotonic() - self._hungry_since > _LINGER_S
-
-    def _tell(self) -> None:
-        with self._ready:
-            self._hungry = False
-            self._ready.notify_all()
-
-    def next(self) -> Delivery | None:
-        """The next delivery, waiting for it; None at the end. Raises what stopped the pump."""
-        pump = self._pump
-        quiet_since = time.monotonic()
-        if pump.deliveries:
-            return self._taken(pump.deliveries.popleft())  # only this thread takes
-        with self._ready:
-            while not pump.deliveries:
-                if pump.finished:
-                    if pump.error is not None:
-                        raise pump.error
-                    return None
-                if self._stop.is_set():
-                    raise InternalError("the pump is closed")
-                if not self._hungry:
-                    self._hungry_since = time.monotonic()
-                    self._hungry = True
-                    pump.wake.set()
-                    continue  # the pump may have delivered and gone to sleep just before
-                self._ready.wait(1.0)
-                if time.monotonic() - quiet_since > self._watchdog_s:
-                    bark(time.monotonic() - quiet_since, self._describe())
-                    quiet_since = time.monotonic()
-            self._hungry = False
-            made = pump.deliveries.popleft()
-        return self._taken(made)
-
-    def _taken(self, made: Delivery) -> Delivery:
-        # not for every batch: each hand-over between two threads costs more than forming a batch
-        if 2 * len(self._pump.deliveries) <= self._pump.prefetch and not self._pump.wake.is_set():
-            self._pump.wake.set()
-        return made
-
-    def close(self) -> None:
-        """Stop the thread. Idempotent."""
-        self._stop.set()
-        self._pump.wake.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
-
-
-class ForegroundPump:
-    """Turns the pump in the consumer's own thread, when a batch is asked for: no thread at all."""
-
-    def __init__(self, pump: Pump) -> None:
-        self._pump = pump
-
-    def start(self) -> None:
-        """Nothing runs before a batch is asked for."""
-
-    def next(self) -> Delivery | None:
-        """The next delivery; None at the end."""
-        pump = self._pump
-        while True:
-            if not pump.deliveries:
-                pump.deliver()  # may only move on to another lane
-            if pump.deliveries:
-                return pump.deliveries.popleft()
-            if pump.finished:
-                return None
-            if not pump.turn() and not pump.deliveries and not pump.finished:
-                raise InternalError("the pump stands still")
-
-    def close(self) -> None:
-        """Nothing to stop."""
 
 
 def locate(error: ZephonError, names: Sequence[str], paths: Callable[[int, int], str]) -> ZephonError:

@@ -16,17 +16,19 @@ import pyarrow as pa
 
 from zephon.dataset import Dataset
 from zephon.engine.bottleneck import Setup
-from zephon.engine.counts import record_counts
+from zephon.engine.counts import token_counts
+from zephon.engine.drivers import BackgroundPump, ForegroundPump
 from zephon.engine.faults import Losses
 from zephon.engine.fetch import Fetcher
-from zephon.engine.lane import Fetched, Lane, LaneContext, Load
+from zephon.engine.lane import Fetched, Lane, LaneContext
 from zephon.engine.ledger import Ledger
 from zephon.engine.meter import Meter, clock
-from zephon.engine.pump import BackgroundPump, Cut, Delivery, ForegroundPump, Pump, finished, locate
+from zephon.engine.pump import Cut, Delivery, Pump, finished, locate
 from zephon.engine.stages import Level, Note, Report
 from zephon.engine.state import LaneState
+from zephon.engine.tasks import Load
 from zephon.engine.tune import Part, Tuner
-from zephon.errors import DataError, Where, ZephonError, wrap
+from zephon.errors import DataError, Where, ZephonError, at, wrap
 from zephon.options import Options
 from zephon.plan.source import CHUNK_BYTES, Chunk, Plan
 from zephon.plugin import StatefulOperator
@@ -34,6 +36,8 @@ from zephon.runners.base import Groups, Runner, Work
 from zephon.runners.pool import ThreadPool
 
 _SETTLE_EVERY = 256
+_BURST = 4
+"""Chunks that go through the lanes together where nothing but moving memory is to be done: see `Lane.advance`."""
 
 log = logging.getLogger("zephon.engine")
 
@@ -112,6 +116,7 @@ class Run:
             ledger=self.ledger,
             submit_fetch=self._submit_fetch,
             submit_stage=self._submit_stage,
+            do_here=self._do_here,
             on_failures=self._quarantine.take,
             chunk_bytes=chunk_bytes,
             load=load,
@@ -125,7 +130,7 @@ class Run:
             ledger=self.ledger,
             load=load,
             budget=options.byte_budget // 2 - chunk_bytes,  # what is admitted below it may grow by a chunk
-            tasks=0 if self._inline else 2,
+            tasks=(_BURST if all(level.stage.trivial for level in definition.levels) else 0) if self._inline else 2,
             prefetch=1 if self._inline else options.prefetch_batches,
             empty_rows=self._make_empty_row,
             padding=padding,
@@ -281,17 +286,19 @@ class Run:
         begun, cpu = clock(), thread_time()
         group, losses, content = self.fetcher.fetch(chunk)
         self.meter.read(clock() - begun, thread_time() - cpu)
-        losses.tokens_in = record_counts(group)[1]
+        losses.tokens_in = token_counts(group)
         if not self.definition.levels[0].stage.trivial or not len(group):
             return group, losses, None
         return group, losses, Report(hash=content)
 
     def _submit_stage(self, level: int, given: Groups, note: Note, label: str) -> Future[tuple[Groups, Any]]:
-        stage = self.definition.levels[level].stage
-        if stage.trivial:
-            # moving memory is not worth a trip to another thread: with the interpreter lock handed to and fro it takes twice as long
-            return _now(lambda: self._bound(level)(given, note), Where(operator=stage.name))
         return self._runner.submit(level, given, note, label=label)
+
+    def _do_here(self, level: int, given: Groups, note: Note) -> tuple[Groups, Report]:
+        # moving memory is not worth a trip to another thread: with the interpreter lock handed to and fro it takes twice as long
+        with at(operator=self.definition.levels[level].stage.name):
+            made: tuple[Groups, Report] = self._bound(level)(given, note)
+        return made
 
     def _elsewhere(self, work: Callable[[], Any], where: Where) -> Future[Any]:
         """Run in the fetch threads; in line where there are none."""

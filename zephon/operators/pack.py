@@ -215,7 +215,7 @@ class PackAccumulator:
         first = self._documents.append(number, used, group)
         self._held[number], self._held_bytes[number] = payload, groups.nbytes(payload)
         self._left[number] = int(lengths.sum())
-        packed = self._pack(first + np.arange(len(used), dtype=np.int64), lengths, component[used])
+        packed = self._pack(np.arange(first, first + len(used), dtype=np.int64), lengths, component[used])
         return [self._decide(packed, drops)]
 
     def flush(self) -> Iterable[Decision]:
@@ -232,6 +232,8 @@ class PackAccumulator:
         limit, policy = self._settings.max_length, self._settings.over_long
         rows: dict[str, I64] = {}
         tokens: dict[str, dict[int, int]] = {}
+        if lengths.all() and policy == "split":
+            return np.arange(len(lengths)), lengths, Drops()
         empty = lengths == 0
         keep = ~empty
         if empty.any():
@@ -266,24 +268,16 @@ class PackAccumulator:
     def _decide(self, parts: Sequence[Packed], drops: Drops) -> Decision:
         packed = _merge(parts)
         packed, drops = self._drop_short(packed, drops)
-        docs = packed.document
-        notes = self._documents
-        real = _tokens(packed)
-        pieces = np.zeros(len(docs), dtype=groups.PIECE)
-        pieces["source"] = notes.group[docs]
-        pieces["row"] = notes.row[docs]
-        pieces["length"] = packed.length
-        pieces["component"] = notes.component[docs]
-        pieces["shard"] = notes.shard[docs]
-        pieces["origin"] = notes.origin[docs]
-        pieces["start"] = packed.start
+        pieces = self._documents.notes.take(packed.document)  # indexing would copy field by field
+        pieces["length"], pieces["start"] = packed.length, packed.start
         source = np.ascontiguousarray(pieces["source"])
         arrays = [
             groups.make_pieces(packed.offsets, pieces),
-            to_arrow((self._settings.max_length - real).astype(np.int32)),
+            to_arrow((self._settings.max_length - _tokens(packed)).astype(np.int32)),
         ]
-        sources = {n: self._held[n] for n in np.flatnonzero(np.bincount(source)).tolist()}
-        self._release(source, packed.length)
+        emitted = _sums(source, packed.length)
+        sources = {n: self._held[n] for n in emitted}
+        self._release(emitted)
         return Decision(pa.RecordBatch.from_arrays(arrays, schema=_LIGHT), sources, drops)
 
     def _drop_short(self, packed: Packed, drops: Drops) -> tuple[Packed, Drops]:
@@ -295,52 +289,47 @@ class PackAccumulator:
             return packed, drops
         gone = np.repeat(short, np.diff(packed.offsets))
         docs, lengths = packed.document[gone], packed.length[gone]
-        component, starts = self._documents.component[docs], packed.start[gone] == 0
+        notes = self._documents.notes.take(docs)
+        component, starts = notes["component"], packed.start[gone] == 0
         lost = {"short sequence": _sums(component, lengths)}
         records = {"short sequence": _sums(component[starts], np.ones(int(starts.sum()), dtype=np.int64))}
-        self._release(self._documents.group[docs], lengths)
+        self._release(_sums(np.ascontiguousarray(notes["source"]), lengths))
         kept = _select(packed, np.flatnonzero(~short))
         return kept, Drops(drops.rows, {**drops.tokens, **lost}, records)
 
-    def _release(self, numbers: npt.NDArray[Any], lengths: I64) -> None:
+    def _release(self, emitted: Mapping[int, int]) -> None:
         """Let go of the groups whose last token was emitted."""
-        for number, done in _sums(numbers, lengths).items():
+        for number, done in emitted.items():
             self._left[number] -= done
             if not self._left[number]:
                 del self._left[number], self._held[number], self._held_bytes[number]
 
 
 class _Documents:
-    """What is noted of each document of the window, by its number: arrays that grow by doubling."""
+    """What is noted of each document of the window, by its number: the piece that is all of it, in an array that grows by doubling."""
 
     def __init__(self) -> None:
-        self.group = np.zeros(0, dtype=np.int32)
-        self.row = np.zeros(0, dtype=np.int64)
-        self.component = np.zeros(0, dtype=np.int32)
-        self.shard = np.zeros(0, dtype=np.int32)
-        self.origin = np.zeros(0, dtype=np.int64)
+        self.notes = np.zeros(0, dtype=groups.PIECE)
         self._size = 0
 
     @property
     def nbytes(self) -> int:
-        return self.group.nbytes + self.row.nbytes + self.component.nbytes + self.shard.nbytes + self.origin.nbytes
+        return self.notes.nbytes
 
     def append(self, number: int, rows: I64, group: pa.RecordBatch) -> int:
         """Note these rows of a group; the number of the first of them."""
         begin, self._size = self._size, self._size + len(rows)
-        here = slice(begin, self._size)
-        for name, values in (
-            ("group", number),
-            ("row", rows),
-            ("component", _provenance(group, groups.COMPONENT)[rows]),
-            ("shard", _provenance(group, groups.SHARD)[rows]),
-            ("origin", _provenance(group, groups.ROW)[rows]),
-        ):
-            array = getattr(self, name)
-            if self._size > len(array):
-                array = np.concatenate([array, np.zeros(max(self._size, 1024), dtype=array.dtype)])
-                setattr(self, name, array)
-            array[here] = values
+        if self._size > len(self.notes):
+            grown = np.zeros(2 * max(self._size, 1024), dtype=groups.PIECE)
+            whole = np.dtype((np.void, groups.PIECE.itemsize))  # else it is copied field by field
+            grown.view(whole)[:begin] = self.notes.view(whole)[:begin]
+            self.notes = grown
+        here = self.notes[begin : self._size]
+        here["source"], here["row"] = number, rows
+        for name, column in (("component", groups.COMPONENT), ("shard", groups.SHARD), ("origin", groups.ROW)):
+            if group.schema.get_field_index(column) >= 0:
+                values = groups.ints(group, column)
+                here[name] = values if len(rows) == len(values) else values[rows]
         return begin
 
 
@@ -385,7 +374,8 @@ def _tokens(packed: Packed) -> I64:
     """int64[S]: tokens per sequence."""
     ends = np.zeros(len(packed.length) + 1, dtype=np.int64)
     np.cumsum(packed.length, out=ends[1:])
-    return np.diff(ends[packed.offsets])
+    ends = ends[packed.offsets]
+    return ends[1:] - ends[:-1]
 
 
 def _merge(parts: Sequence[Packed]) -> Packed:

@@ -56,18 +56,23 @@ class GatherSequences:
                 names.append(name)
                 arrays.append(self._column(name, pieces, padding, having))
         fields = [pa.field(n, a.type) for n, a in zip(names, arrays, strict=True)]
-        lists = [groups.make_list(pieces.offsets, np.ascontiguousarray(pieces.all[field])) for field, _ in _LISTS.values()]
+        ends = to_arrow(pieces.offsets.astype(np.int32))
+        make: Any = pa.ListArray.from_arrays
+        lists = [make(ends, to_arrow(pieces.all[field])) for field, _ in _LISTS.values()]
         return pa.RecordBatch.from_arrays([*arrays, to_arrow(padding), *lists], schema=pa.schema([*fields, *PIECE_FIELDS]))
 
     def _tokens(self, pieces: _Pieces, padding: Ints, sources: Mapping[int, pa.RecordBatch]) -> Any:
         numbers = list(sources)
         spans = [groups.list_spans(groups.column(sources[n], groups.TOKENS)) for n in numbers]
         place = np.zeros(max(numbers, default=0) + 1, dtype=np.int32)
-        place[numbers] = np.arange(len(numbers))
+        first_row = np.zeros(len(place), dtype=np.int64)
+        rows = 0
+        for k, (number, (row_begin, _, _)) in enumerate(zip(numbers, spans, strict=True)):
+            place[number], first_row[number] = k, rows
+            rows += len(row_begin)
         which = place[pieces.source]
-        first_row = np.cumsum([0, *(len(begin) for begin, _, _ in spans)])
-        row_begin = np.concatenate([begin for begin, _, _ in spans]) if spans else np.zeros(0, np.int64)
-        begin = row_begin[first_row[which] + pieces.source_row] + pieces.start
+        every = np.concatenate([row_begin for row_begin, _, _ in spans]) if spans else first_row
+        begin = every[first_row[pieces.source] + pieces.source_row] + pieces.start
         arrays: list[Ints] = []
         for k, (_, _, values) in enumerate(spans):
             if values.dtype != np.int32 or len(values) >= 2**29:

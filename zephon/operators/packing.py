@@ -123,17 +123,14 @@ class Wrap:
         # pieces begin where a document begins and where a sequence begins; both are ascending, together they are all borders
         edges = np.sort(np.concatenate([begins[: np.searchsorted(begins, done)], cuts[:-1]]), kind="stable")
         if len(edges):
-            edges = edges[np.append(True, edges[1:] != edges[:-1])]
+            first = np.ones(len(edges), dtype=bool)
+            np.not_equal(edges[1:], edges[:-1], out=first[1:])
+            edges = edges[first]
         piece = np.searchsorted(begins, edges, side="right") - 1
-        offsets = np.searchsorted(edges, cuts).astype(np.int64)
+        offsets: I64 = np.searchsorted(edges, cuts)
         document = self._document[piece]
-        packed = Packed(
-            offsets,
-            document,
-            self._start[piece] + edges - begins[piece],
-            np.append(edges[1:], done) - edges if len(edges) else edges,
-            document[offsets[1:] - 1],
-        )
+        start = self._start[piece] + edges - begins[piece]
+        packed = Packed(offsets, document, start, np.diff(edges, append=done), document[offsets[1:] - 1])
         left = int(np.searchsorted(ends, done, side="right"))
         self._document, self._start, self._length = self._document[left:], self._start[left:].copy(), self._length[left:].copy()
         if len(self._document):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Protocol, cast
 
 import numpy as np
@@ -55,6 +56,12 @@ class Chunk:
 
     def __len__(self) -> int:
         return len(self.component)
+
+    @cached_property
+    def counts(self) -> dict[int, int]:
+        """Records of each component that there is."""
+        counts = np.bincount(self.component)
+        return {c: int(counts[c]) for c in np.flatnonzero(counts).tolist()}
 
 
 class Plan:

@@ -1,0 +1,77 @@
+"""What a lane's queues hold, and what all lanes of a process hold together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+
+from zephon.engine.stages import Report
+from zephon.runners.base import Groups
+
+
+class Mark(Enum):
+    """What travels through the queues besides tasks."""
+
+    FLUSH = "the window ends here"
+    END = "the lane ends here"
+
+
+@dataclass
+class Task:
+    base: int
+    """The digest key of the task's input, from which the keys of its output rows follow."""
+    skipped: int
+    """How many rows of the input were left out, because an earlier run delivered them."""
+    nbytes: int
+    future: Future[tuple[Groups, Report]] | None = None
+    start: Callable[[], Future[tuple[Groups, Report]]] | None = None
+    """Not started yet; see `Lane.start_waiting`."""
+    here: Callable[[], tuple[Groups, Report]] | None = None
+    """Done by the lane itself when its turn comes."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether `result` is there, or a matter of moving memory."""
+        return self.here is not None or (self.future is not None and self.future.done())
+
+    def result(self) -> tuple[Groups, Report]:
+        """What it made."""
+        if self.here is not None:
+            return self.here()
+        assert self.future is not None
+        return self.future.result()
+
+
+@dataclass
+class Ready:
+    group: pa.RecordBatch
+    nbytes: int
+    prefix: list[int]
+    """prefix[i]: the digest of rows [0, i) of this group, modulo 2**64."""
+    at: int = 0
+
+
+@dataclass
+class Load:
+    """What all lanes of a process hold together."""
+
+    nbytes: int = 0
+    tasks: int = 0
+    ready: int = 0
+    """Bytes of finished sequences that wait to be delivered; part of `nbytes`."""
+    room: int = 1 << 62
+    """What `ready` and the results of running tasks may come to before more of the last stage is started."""
+    at_once: int = 1 << 30
+    """So many of its tasks run, or stand in the runner's queue: all workers have work, and lanes take turns."""
+    running: int = 0
+    made: int = 0
+    """Bytes that its last tasks made, each."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the last stage has to wait."""
+        return self.running >= self.at_once or self.ready + self.running * self.made >= self.room

@@ -1,0 +1,263 @@
+"""Rows that are left where they are: text, bytes and lists of numbers as views, which say where a value lies and share its memory.
+
+Views are internal. They stand for columns of ordinary types, and `plain` makes those of them, with one copy of each value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from zephon import groups
+from zephon.arrays import to_arrow, to_numpy
+from zephon.errors import DataError
+from zephon.gathers import gather_bytes, gather_ranges
+from zephon.groups import ArrowArray, IntArray
+
+_TEXT: dict[int, Any] = {
+    **dict.fromkeys((pa.string().id, pa.large_string().id), pa.string_view()),
+    **dict.fromkeys((pa.binary().id, pa.large_binary().id), pa.binary_view()),
+}
+_VIEWS = (pa.string_view().id, pa.binary_view().id)
+_LIST, _LARGE_LIST, _LIST_VIEW = (make(pa.int32()).id for make in (pa.list_, pa.large_list, pa.list_view))
+_STRUCT = pa.struct([]).id
+_VIEWED_LISTS = (pa.list_(pa.int32()), pa.list_(pa.uint8()))
+_ELEMENT = np.dtype("V16")
+"""An element of Arrow's view types: up to 12 bytes in place, else where they are."""
+_WIDEST = 2**31
+
+
+def viewed(array: ArrowArray) -> ArrowArray:
+    """The values left where they are: as `string_view`, `binary_view` or `list_view`, structs child by child; other types as they are."""
+    kind = array.type
+    if kind.id in _TEXT:
+        try:
+            return array.cast(_TEXT[kind.id])
+        except pa.ArrowInvalid:  # further apart than a view reaches
+            return array
+    if _is_open(array):
+        return _struct([viewed(child) for child in array.flatten()], kind)
+    return viewed_list(array)
+
+
+def viewed_list(array: ArrowArray) -> ArrowArray:
+    """A list of token ids or mask bytes without nulls as a `list_view`; everything else as it is."""
+    # other widths are converted on the way by whoever packs them, which is cheaper once than in each gather
+    if array.type.id != _LIST or array.type not in _VIEWED_LISTS or array.null_count or array.values.null_count:
+        return array
+    offsets, values = to_numpy(array.offsets), array.values
+    begin, length = offsets[:-1], np.diff(offsets)
+    if values.offset:  # `list_spans` looks at buffers
+        begin = begin + values.offset
+        values = pa.Array.from_buffers(values.type, values.offset + len(values), values.buffers())
+    return _list_view(begin, length, values)
+
+
+def plain(array: ArrowArray, kind: Any) -> ArrowArray:
+    """The ordinary column of type `kind` that `array` stands for; what views show is copied."""
+    given = array.type
+    if given.id in _VIEWS:
+        if kind.id in (pa.string().id, pa.binary().id) and _weight(array) >= _WIDEST:  # the cast would not notice
+            raise DataError(f"{len(array)} values of one chunk are 2 GB and more", hint="lower chunk_size")
+        return array.cast(kind)
+    if given.id == _LIST_VIEW:
+        spans = groups.list_spans(array)
+        return _gathered([spans[2]], np.zeros(len(array), np.int32), spans[0], spans[1], kind)
+    if given.id == _STRUCT and given != kind:
+        children = [plain(child, field.type) for child, field in zip(array.flatten(), kind, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=list(kind))
+    return array
+
+
+def plain_group(group: pa.RecordBatch, schema: pa.Schema, *, but_lists: bool = False) -> pa.RecordBatch:
+    """The group with the ordinary columns of `schema`; list views may stay."""
+    arrays = [
+        array if but_lists and array.type.id == _LIST_VIEW else plain(array, field.type)
+        for array, field in zip(group.columns, schema, strict=True)
+    ]
+    if all(made.type.id != _LIST_VIEW for made in arrays):
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return pa.RecordBatch.from_arrays(arrays, names=schema.names)
+
+
+def concat(arrays: Sequence[ArrowArray], kind: Any) -> ArrowArray:
+    """Columns of type `kind`, or views of it, one after the other; what views show isn't copied where that can be helped."""
+    first = arrays[0].type
+    if len(arrays) == 1:
+        return arrays[0]
+    if any(a.type.id != first.id for a in arrays):
+        return pa.concat_arrays([plain(a, kind) for a in arrays])
+    if first.id == _LIST_VIEW:
+        spans = [groups.list_spans(a) for a in arrays]
+        if not _is_one_place([s[2] for s in spans]):
+            return pa.concat_arrays([plain(a, kind) for a in arrays])
+        values = max((a.values for a in arrays), key=len)
+        return _list_view(np.concatenate([s[0] for s in spans]), np.concatenate([s[1] for s in spans]), values)
+    if first.id == _STRUCT and any(a.type != kind for a in arrays):
+        if any(a.null_count for a in arrays):
+            return pa.concat_arrays([plain(a, kind) for a in arrays])
+        children = zip(kind, *(a.flatten() for a in arrays), strict=True)
+        return _struct([concat(child, field.type) for field, *child in children], kind)
+    return pa.concat_arrays(arrays)
+
+
+def take(array: ArrowArray, index: IntArray) -> ArrowArray:
+    """The values at `index`, in that order; of views only the views are copied."""
+    kind = array.type
+    if kind.id in _VIEWS:
+        valid, elements, *data = array.buffers()
+        if array.null_count:
+            bits: Any = np.packbits(to_numpy(array.is_valid())[index], bitorder="little")
+            valid = pa.py_buffer(bits)
+        chosen: Any = np.frombuffer(elements, _ELEMENT, len(array), array.offset * _ELEMENT.itemsize)[index]
+        return pa.Array.from_buffers(kind, len(index), [valid if array.null_count else None, pa.py_buffer(chosen), *data])
+    if kind.id == _LIST_VIEW:
+        begin, length, _ = groups.list_spans(array)
+        return _list_view(begin[index], length[index], array.values)
+    if _is_open(array):
+        return _struct([take(child, index) for child in array.flatten()], kind)
+    if _is_number(array):
+        return to_arrow(to_numpy(array)[index])
+    return groups.take_array(array, to_arrow(index))
+
+
+def take_from(parts: Sequence[pa.RecordBatch], which: IntArray, index: IntArray, schema: pa.Schema) -> pa.RecordBatch:
+    """Row i is row `index[i]` of `parts[which[i]]`; one copy for numbers, text, bytes, lists of 4-byte numbers and structs of these, and
+    of views only the views.
+
+    Args:
+        schema: of all parts, but that columns may be views.
+    """
+    if len(parts) == 1:
+        return pa.RecordBatch.from_arrays([take(c, index) for c in parts[0].columns], names=schema.names)
+    flat = np.cumsum([0, *(len(p) for p in parts[:-1])])[which] + index
+    arrays = [_taken([p.column(i) for p in parts], schema.field(i).type, which, flat) for i in range(len(schema))]
+    return pa.RecordBatch.from_arrays(arrays, names=schema.names)
+
+
+def _taken(columns: Sequence[ArrowArray], kind: Any, which: IntArray, flat: IntArray) -> ArrowArray:
+    """`flat`: the rows in all columns one after the other."""
+    if kind.id in _TEXT:
+        made = take(concat([viewed(c) for c in columns], kind), flat)
+        return made if any(c.type.id in _VIEWS for c in columns) else plain(made, kind)
+    if kind.id == _STRUCT and all(_is_open(c) for c in columns):
+        children = zip(kind, *(c.flatten() for c in columns), strict=True)
+        return _struct([_taken(child, field.type, which, flat) for field, *child in children], kind)
+    if kind.id == _LIST and (made := _taken_lists(columns, kind, which, flat)) is not None:
+        return made
+    if all(_is_number(c) for c in columns):
+        return to_arrow(np.concatenate([to_numpy(c) for c in columns])[flat])
+    return groups.take_array(pa.concat_arrays([plain(c, kind) for c in columns]), to_arrow(flat))
+
+
+def _taken_lists(columns: Sequence[ArrowArray], kind: Any, which: IntArray, flat: IntArray) -> ArrowArray | None:
+    """Lists of numbers; None: of another width, or with nulls, or too long."""
+    if not (pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)):
+        return None
+    if any(c.type.id == _LIST and (c.null_count or c.values.null_count) for c in columns):
+        return None
+    spans = [groups.list_spans(c) for c in columns]
+    begin, length = (np.concatenate([s[n] for s in spans])[flat] for n in (0, 1))
+    values = [s[2] for s in spans]
+    if all(c.type.id == _LIST_VIEW for c in columns) and _is_one_place(values):
+        return _list_view(begin, length, max((c.values for c in columns), key=len))
+    if values[0].dtype.itemsize not in (1, 4) or any(v.nbytes >= _WIDEST for v in values):
+        return None
+    return _gathered(values, which, begin, length, kind)
+
+
+def _gathered(values: Sequence[IntArray], which: IntArray, begin: IntArray, length: IntArray, kind: Any) -> ArrowArray:
+    ends = np.zeros(len(length) + 1, np.int64)
+    np.cumsum(length, out=ends[1:])
+    narrow = values[0].dtype.itemsize == 1
+    numbers = (
+        gather_bytes([v.view(np.uint8) for v in values], which, begin, length).view(values[0].dtype)
+        if narrow
+        else gather_ranges(values, which, begin, length)
+    )
+    made = groups.make_list(ends, numbers)
+    return made if made.type == kind else made.cast(kind)
+
+
+def own_bytes(group: pa.RecordBatch) -> int:
+    """Bytes of the group's rows without what views show."""
+    return sum(_own(column) for column in group.columns)
+
+
+def _own(array: ArrowArray) -> int:
+    if array.type.id in _VIEWS:
+        return len(array) * _ELEMENT.itemsize
+    if array.type.id == _LIST_VIEW:
+        return 8 * len(array)
+    if _is_open(array):
+        return sum(_own(child) for child in array.flatten())
+    return int(array.nbytes)
+
+
+def hash_columns(columns: Sequence[Sequence[ArrowArray]], schema: pa.Schema) -> int:
+    """`groups.hash_group` of an ordinary group of this schema, of whose columns there are the parts; without joining them."""
+    digest = xxhash.xxh3_64()
+    for parts, field in zip(columns, schema, strict=True):
+        digest.update(field.name.encode())
+        _hash_parts(digest, parts, field.type)
+    return digest.intdigest()
+
+
+def _hash_parts(digest: Any, columns: Sequence[ArrowArray], kind: Any) -> None:
+    size = sum(len(c) for c in columns)
+    if len(columns) == 1:
+        groups.hash_array(digest, columns[0])
+    elif not size or any(c.null_count for c in columns):
+        groups.hash_array(digest, pa.concat_arrays(columns))
+    elif kind.id in _TEXT:
+        digest.update(f"{kind}{size}".encode())
+        spans = [groups.byte_span(c) for c in columns if len(c)]
+        digest.update(np.concatenate([np.diff(ends) for ends, _ in spans]).astype(np.int64, copy=False))
+        for _, data in spans:
+            digest.update(data)
+    elif kind.id in (_LIST, _LARGE_LIST):
+        digest.update(f"{kind}{size}".encode())
+        digest.update(np.concatenate([np.diff(to_numpy(c.offsets)) for c in columns]).astype(np.int64, copy=False))
+        _hash_parts(digest, [c.flatten() for c in columns], kind.value_type)
+    elif kind.id == _STRUCT:
+        digest.update(f"{kind}{size}".encode())
+        for field, *child in zip(kind, *(c.flatten() for c in columns), strict=True):
+            _hash_parts(digest, child, field.type)
+    elif all(_is_number(c) for c in columns):
+        digest.update(f"{kind}{size}".encode())
+        for c in columns:
+            digest.update(to_numpy(c))
+    else:
+        groups.hash_array(digest, pa.concat_arrays(columns))
+
+
+def _struct(children: Sequence[ArrowArray], kind: Any) -> ArrowArray:
+    return pa.StructArray.from_arrays(list(children), fields=[f.with_type(c.type) for f, c in zip(kind, children, strict=True)])
+
+
+def _list_view(begin: IntArray, length: IntArray, values: ArrowArray) -> ArrowArray:
+    make: Any = pa.ListViewArray.from_arrays
+    return make(to_arrow(begin), to_arrow(length), values)
+
+
+def _is_one_place(values: Sequence[IntArray]) -> bool:
+    """Whether all are parts of one memory, from its beginning."""
+    return len({v.__array_interface__["data"][0] for v in values}) == 1
+
+
+def _is_open(array: ArrowArray) -> bool:
+    """A struct that is no more than its children."""
+    return array.type.id == _STRUCT and array.type.num_fields > 0 and not array.null_count
+
+
+def _is_number(array: ArrowArray) -> bool:
+    return not array.null_count and (pa.types.is_integer(array.type) or pa.types.is_floating(array.type))
+
+
+def _weight(array: ArrowArray) -> int:
+    """Bytes that a view column shows."""
+    return int(groups.view_lengths(array).sum())
