@@ -19,9 +19,9 @@ from strategies import Recipe, rows_of
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource, groups
 from zephon.digest import update_rows
-from zephon.gathers import take_from
 from zephon.operators.shuffle import Shuffle
 from zephon.runners.arena import pack, unpack
+from zephon.views import take_from
 
 
 def sent(group: pa.RecordBatch) -> pa.RecordBatch:
@@ -40,7 +40,7 @@ def lengths(group: pa.RecordBatch) -> list[list[int]]:
 
 USES: dict[str, Callable[[pa.RecordBatch, Any], Any]] = {
     "take": lambda group, index: groups.take(group, index).to_pylist(),
-    "gather": lambda group, index: take_from([group, group], index * 0, index).to_pylist(),
+    "gather": lambda group, index: take_from([group, group], index * 0, index, group.schema).to_pylist(),
     "concat": lambda group, _: groups.concat([group, group]).to_pylist(),
     "hash": lambda group, _: groups.hash_group(group),
     "digest": lambda group, _: rows_digest(group),

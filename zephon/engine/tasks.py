@@ -22,6 +22,8 @@ class Mark(Enum):
 
 @dataclass
 class Task:
+    """A record group on its way through a stage."""
+
     base: int
     """The digest key of the task's input, from which the keys of its output rows follow."""
     skipped: int
@@ -48,6 +50,8 @@ class Task:
 
 @dataclass
 class Ready:
+    """Finished sequences of one window, from row `at` on."""
+
     group: pa.RecordBatch
     nbytes: int
     prefix: list[int]
