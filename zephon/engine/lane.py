@@ -19,7 +19,7 @@ from zephon.engine.faults import Losses
 from zephon.engine.ledger import Ledger, decision_counts
 from zephon.engine.stages import INDEX, Level, Note, Report
 from zephon.engine.state import LaneState
-from zephon.engine.tasks import Load, Mark, Ready, Task
+from zephon.engine.tasks import Load, Mark, Queue, Ready, Task
 from zephon.errors import CheckpointError, DataError, Where, ZephonError
 from zephon.keys import U64, mix, mix_array
 from zephon.plan.source import Chunk, Plan
@@ -88,7 +88,7 @@ class Lane:
         self._next_chunk = max(0, start.window * context.window_chunks - self._ahead)
         self._closed = False
         self._fetching: deque[tuple[Future[Fetched], Chunk] | Mark] = deque()
-        self._queues: list[deque[Task | Mark]] = [deque() for _ in context.levels]
+        self._queues = [Queue() for _ in context.levels]
         self._running = 0
         self._waiting: deque[Task] = deque()
         """Tasks of the last stage that are not started; they stand in its queue, too."""
@@ -196,7 +196,7 @@ class Lane:
             return
         if report is not None:
             # the first stage has nothing to do, so fetching did its part: one hand-over less
-            self._queues[0].append(Task(0, 0, 0, here=lambda: ([group], report)))
+            self._queues[0].put(Task(0, 0, 0, here=lambda: ([group], report)))
             self._hold(0, 1)
         else:
             label = f"lane {self.number}, chunk {chunk.number}"
@@ -208,21 +208,21 @@ class Lane:
     def _push(self, level: int, given: Groups, note: Note, *, base: int, skipped: int, label: str) -> None:
         context = self._context
         if context.levels[level].stage.trivial:
-            self._queues[level].append(Task(base, skipped, 0, here=lambda: context.do_here(level, given, note)))
+            self._queues[level].put(Task(base, skipped, 0, here=lambda: context.do_here(level, given, note)))
             self._hold(0, 1)
             return
         nbytes = sum(groups.nbytes(g) for g in given)
         if level == self._last and self._heavy:
             # At a flush a whole window is decided at once. Built at once, its pixels would be many times the budget
             task = Task(base, skipped, nbytes, start=lambda: context.submit_stage(level, given, note, label))
-            self._queues[level].append(task)
+            self._queues[level].put(task)
             self._waiting.append(task)
             self._hold(nbytes, 1)
             self.dirty = True
             return
         future = context.submit_stage(level, given, note, label)
         nbytes = 0 if future.done() else nbytes
-        self._queues[level].append(Task(base, skipped, nbytes, future))
+        self._queues[level].put(Task(base, skipped, nbytes, future))
         self._hold(nbytes, 1)
         future.add_done_callback(self._done)
 
@@ -255,7 +255,7 @@ class Lane:
                 continue
             if not head.finished:
                 return
-            queue.popleft()
+            queue.take()
             self._hold(-head.nbytes, -1)
             if level == self._last and self._running:
                 self._running -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ class Task:
     """Not started yet; see `Lane.start_waiting`."""
     here: Callable[[], tuple[Groups, Report]] | None = None
     """Done by the lane itself when its turn comes."""
+    number: int = -1
+    """Its place among the tasks of its lane and stage."""
 
     @property
     def finished(self) -> bool:
@@ -46,6 +49,27 @@ class Task:
             return self.here()
         assert self.future is not None
         return self.future.result()
+
+
+class Queue(deque["Task | Mark"]):
+    """The tasks of one lane and stage in the order in which they were given, whichever is finished first: the reorder buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given = self._taken = 0
+
+    def put(self, task: Task) -> None:
+        """At the end."""
+        task.number, self._given = self._given, self._given + 1
+        self.append(task)
+
+    def take(self) -> Task:
+        """The first, which is a task."""
+        task = self.popleft()
+        assert isinstance(task, Task)
+        assert task.number == self._taken, f"task {self._taken} is missing; {task.number} is here"
+        self._taken += 1
+        return task
 
 
 @dataclass
