@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -43,13 +44,16 @@ class TextEncoder:
         if ready is None:
             ready = make_ready(text, allow_special=allow_special)
 
+        same = ready.text is ready.origin  # nothing had to change
+        # not of `ready`, whose parsed text takes 20 MB: the reference may be made much later
+        copy = partial(_plain_copy, ready.text, ready.hidden, allow_special=allow_special)
+
         def reference() -> Tokenizer:
-            same = ready.text is ready.origin  # nothing had to change
-            return (loaded.lend(encode_special_tokens=not allow_special) if same else None) or _plain_copy(ready)
+            return (loaded.lend(encode_special_tokens=not allow_special) if same else None) or copy()
 
         self._encoder = choose(
             ready,
-            lambda: _plain_copy(ready),
+            copy,
             reference=reference,
             noted=loaded.noted,
             backends=backends,
@@ -165,16 +169,16 @@ def begin_file(spec: Any, *, allow_special: bool) -> Ahead | None:
     return None if file is None else begin(lambda: make_ready(file.read_text(encoding="utf-8"), allow_special=allow_special))
 
 
-def _plain_copy(ready: Ready) -> Tokenizer:
+def _plain_copy(text: str, hidden: Mapping[str, int], *, allow_special: bool) -> Tokenizer:
     """What is ready, as an object of its own that only encodes.
 
     Raises:
         RecipeError: a special token can't be hidden.
     """
-    bare = ready.plain.get("post_processor") is None
-    made = Tokenizer.from_str(ready.text if bare else json.dumps({**ready.plain, "post_processor": None}))
-    made.encode_special_tokens = not ready.allow_special  # special tokens are not looked for in the text
-    for content, number in ready.hidden.items():
+    plain = json.loads(text)
+    made = Tokenizer.from_str(text if plain.get("post_processor") is None else json.dumps({**plain, "post_processor": None}))
+    made.encode_special_tokens = not allow_special  # special tokens are not looked for in the text
+    for content, number in hidden.items():
         if made.token_to_id(content) != number:
             raise RecipeError(
                 f"special strings in the text can't be kept as text with this tokenizer: token {number} moves",

@@ -151,14 +151,16 @@ class _Later:
     """The reference, made when it is first asked: where its ids on the sample are noted, that may be much later."""
 
     def __init__(self, make: Callable[[], tokenizers.Tokenizer]) -> None:
-        self._make = make
+        self._make: Callable[[], tokenizers.Tokenizer] | None = make
         self._guard = threading.Lock()
         self._made: HuggingFace | None = None
 
     def encode(self, texts: Sequence[str]) -> tuple[I32, I64]:
         """`(ids of all texts in a row, int64[N] how many each text has)`."""
         with self._guard:
-            self._made = self._made or HuggingFace(self._make())
+            if self._make is not None:
+                self._made, self._make = HuggingFace(self._make()), None
+        assert self._made is not None
         return self._made.encode(texts)
 
 
