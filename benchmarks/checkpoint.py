@@ -91,13 +91,19 @@ def _every_step(make: Any, setting: Setting) -> Result:
 
 
 def _restore(what: str, make: Callable[[], Pipeline], lanes: int, repeats: int) -> Result:
-    """From a state late in the second window until each lane has delivered again, beside a run of a window of all lanes (of mean length)."""
+    """From states late in the first and in the second window until each lane has delivered again, beside runs of so many steps as the two
+    have in the mean: one window may hold much longer documents than the other."""
     first, second = _window_ends(make(), lanes)
     steps = second // 2
-    state = _run(make(), lanes, int(first + (second - first) * _CUT))
-    running, restoring = alternate(
-        lambda: bool(_run(make(), lanes, steps)), lambda: bool(_run(make().restore(state), lanes, 1)), repeats=repeats
-    )
+    states = [_run(make(), lanes, int(cut)) for cut in (first * _CUT, first + (second - first) * _CUT)]
+
+    def run() -> float:
+        return float(sum(bool(_run(make(), lanes, steps)) for _ in states))
+
+    def restore() -> float:
+        return float(sum(bool(_run(make().restore(state), lanes, 1)) for state in states))
+
+    running, restoring = alternate(run, restore, repeats=repeats)
     note = f"about {steps * 8:,} sequences per lane and window"
     label = f"restore, {what}, {lanes} lanes (bare: running one window)"
     return costs(label, running, restoring, unit="s", scale=1.0, at_most=1.0, note=note)

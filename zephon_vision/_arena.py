@@ -35,6 +35,10 @@ class Pool:
 
     def lease(self, size: int) -> Pixels:
         """uint8[size], not filled. Any view of it keeps it, and so does a buffer that is made of it."""
+        return self.lend(size)[0]
+
+    def lend(self, size: int) -> tuple[Pixels, weakref.finalize[..., Pixels]]:
+        """The same, and what gives it back; detached, the memory goes to the system instead."""
         with self._lock:
             fitting = [(len(m), n) for n, (_, m) in enumerate(self._free) if size <= len(m) <= _WASTE * size + _SMALL]
             memory = self._free.pop(min(fitting)[1])[1] if fitting else None
@@ -44,8 +48,9 @@ class Pool:
         # another object than any that stays here; and views of an array of an array would keep only the innermost
         shown: Any = memory
         piece = np.frombuffer(memoryview(shown), dtype=np.uint8, count=size)
-        weakref.finalize(piece, self._give_back, memory).atexit = False
-        return piece
+        back = weakref.finalize(piece, self._give_back, memory)
+        back.atexit = False
+        return piece, back
 
     def _give_back(self, memory: Pixels) -> None:
         now = time.monotonic()
@@ -63,6 +68,7 @@ class Arena:
         """With memory from `pool`, so that what one thread leaves is the next one's."""
         self._pool = pool if pool is not None else Pool(most=0)
         self._memory = np.empty(0, dtype=np.uint8)
+        self._back: weakref.finalize[..., Pixels] | None = None
         self._used = 0
         self._target: Pixels | None = None
         self.padded: Pixels | None = None
@@ -73,8 +79,10 @@ class Arena:
         self._target, self.padded = target, None
         if self._used > len(self._memory) and self._used <= _MOST:
             size = self._used + self._used // 4
-            self._memory = np.empty(0, dtype=np.uint8)  # first: what it was may be part of what comes
-            self._memory = self._pool.lease(size)
+            if self._back is not None:
+                self._back.detach()  # outgrown: in the pool it would only lie about
+            self._memory = np.empty(0, dtype=np.uint8)
+            self._memory, self._back = self._pool.lend(size)
         self._used = 0
 
     def take(self, shape: tuple[int, ...]) -> Pixels:
@@ -87,7 +95,7 @@ class Arena:
         begin = self._used
         self._used += -(-size // _ALIGN) * _ALIGN
         if self._used > len(self._memory):
-            return self._pool.lease(size).reshape(shape)  # this once; the next image finds enough
+            return np.empty(shape, dtype=np.uint8)  # this once; the next image finds enough
         return self._memory[begin : begin + size].reshape(shape)
 
     def words(self, rgb: Pixels) -> Pixels | None:

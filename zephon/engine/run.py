@@ -129,7 +129,8 @@ class Run:
             definition.cut,
             ledger=self.ledger,
             load=load,
-            budget=options.byte_budget // 2 - chunk_bytes,  # what is admitted below it may grow by a chunk
+            # what is admitted below it may grow by a chunk, and allocators keep an eighth of what they gave free for the next
+            budget=options.byte_budget * 3 // 8 - chunk_bytes,
             tasks=(_BURST if all(level.stage.trivial for level in definition.levels) else 0) if self._inline else 2,
             prefetch=1 if self._inline else options.prefetch_batches,
             empty_rows=self._make_empty_row,
