@@ -295,7 +295,7 @@ class Pump:
         quiet_since = time.monotonic()
         while True:
             self.wake.clear()
-            moved = self._advance([lane for lane in self.lanes if lane.dirty])
+            moved = self._advance([lane for lane in self.lanes if lane.dirty or lane.startable])
             for lane in self.lanes:
                 if lane.error is not None:
                     raise lane.error
