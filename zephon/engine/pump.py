@@ -201,7 +201,7 @@ class Pump:
         here = self._order[self._turn]
         waiting = [here] if self._step_open or not self.cut.finite else [here, *self.lanes]
         for lane in waiting:
-            if isinstance(lane, Lane) and lane.available < self.cut.per_step and not lane.ended:
+            if isinstance(lane, Lane) and lane.available < self.cut.per_step and (lane.can_submit or lane.outstanding):
                 return lane
         return None
 
