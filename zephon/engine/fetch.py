@@ -121,9 +121,8 @@ class Fetcher:
             check_maps(picks)  # to touch what was cut off a map would end the process
             group, content = self._collect(picks)
             check_maps(picks)
-        except (
-            DataError
-        ):  # a map was written to since its bundle was made, which is made anew: without these rows, or with their error
+        except DataError:
+            # a map was written to since its bundle was made, which is made anew: without these rows, or with their error
             for name in names:
                 self.bundles.drop(name)
             return self.fetch(chunk)

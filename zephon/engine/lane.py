@@ -326,7 +326,7 @@ class Lane:
             if not count:
                 continue
             if level == self._last:
-                self._sequences += len(decision.rows)
+                self._sequences += count
             base = mix(groups.hash_group(decision.rows) ^ self._chain[level])
             size = stage.max_rows or count
             if size >= count:

@@ -147,12 +147,13 @@ class Pump:
 
     def turn(self) -> bool:
         """Move finished tasks on, submit new ones, form batches; whether anything moved."""
-        moved = self._advance([lane for lane in self.lanes if lane.dirty or lane.startable])
+        moved = self._advance()
         self.peak_bytes = max(self.peak_bytes, self._load.nbytes)
         return self.deliver() or self._feed() or moved
 
-    def _advance(self, lanes: Sequence[Lane]) -> bool:
-        """Move on what is finished in these lanes; whether there are any."""
+    def _advance(self) -> bool:
+        """Move on what is finished, and start what waits for room; whether there was anything."""
+        lanes = [lane for lane in self.lanes if lane.dirty or lane.startable]
         for lane in lanes:
             lane.dirty = False
         for phase in range(lanes[0].phases if lanes else 0):
@@ -197,7 +198,7 @@ class Pump:
         return moved
 
     def _needed(self) -> Lane | None:
-        """The lane that the next batch waits for, if it has too little."""
+        """The lane that the next batch waits for, if it has too little and can still get more."""
         here = self._order[self._turn]
         waiting = [here] if self._step_open or not self.cut.finite else [here, *self.lanes]
         for lane in waiting:
@@ -295,7 +296,7 @@ class Pump:
         quiet_since = time.monotonic()
         while True:
             self.wake.clear()
-            moved = self._advance([lane for lane in self.lanes if lane.dirty or lane.startable])
+            moved = self._advance()
             for lane in self.lanes:
                 if lane.error is not None:
                     raise lane.error

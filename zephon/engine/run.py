@@ -84,29 +84,50 @@ class Run:
         self._runner = make_runner()
         self._local: ThreadPool[_Read] | None = None
         self._tuner: Tuner | None = None
-        bare = definition.levels[0].stage.trivial
-        wanted = definition.plan.open_bytes(len(definition.owned))
-        fits = wanted <= options.byte_budget // 4
         # a view keeps the whole block in memory that it is of, also after the fetcher let it go
-        self._views = bare and fits and _takes_views(definition.levels[1:], options.runner)
+        self._views = self._blocks_fit() and self._bare and _takes_views(definition.levels[1:], options.runner)
         self.fetcher = Fetcher(
             definition.plan,
             definition.datasets,
             columns=definition.columns,
             keep_bytes=options.byte_budget // 2,
             policy=options.on_error,
-            keys=bare,
+            keys=self._bare,
             views=self._views,
         )
-        if not fits:
-            log.warning(
-                "the open shuffle blocks of %d lanes weigh about %d MiB, but max_bytes=%d MiB keeps a quarter of itself for them: "
-                "they will be read again and again; raise max_bytes, or lower shuffle_block_size",
-                len(definition.owned),
-                wanted >> 20,
-                options.byte_budget >> 20,
-            )
-        load = self._load = Load(room=options.byte_budget // 4, at_once=options.worker_count + 2)
+        self._load = Load(room=options.byte_budget // 4, at_once=options.worker_count + 2)
+        self.pump = self._make_pump(start, padding)
+        self._driver: ForegroundPump | BackgroundPump = (
+            ForegroundPump(self.pump)
+            if self._inline
+            else BackgroundPump(self.pump, watchdog_s=options.watchdog_s, describe=self._describe)
+        )
+        self.meter = Meter(lambda: self.pump.cpu_s, lambda: self.pump.full.seconds)
+        self._local_work: dict[int, Work] = {}
+        self._finalizer: Any = None
+
+    @property
+    def _bare(self) -> bool:
+        """Whether the first stage has no operators, so that fetching does its part."""
+        return self.definition.levels[0].stage.trivial
+
+    def _blocks_fit(self) -> bool:
+        """Whether the open shuffle blocks of all lanes fit into their part of the budget; a warning if not."""
+        lanes, budget = len(self.definition.owned), self.definition.options.byte_budget
+        wanted = self.definition.plan.open_bytes(lanes)
+        if wanted <= budget // 4:
+            return True
+        log.warning(
+            "the open shuffle blocks of %d lanes weigh about %d MiB, but max_bytes=%d MiB keeps a quarter of itself for them: "
+            "they will be read again and again; raise max_bytes, or lower shuffle_block_size",
+            lanes,
+            wanted >> 20,
+            budget >> 20,
+        )
+        return False
+
+    def _make_pump(self, start: Mapping[int, LaneState], padding: int) -> Pump:
+        definition, options = self.definition, self.definition.options
         chunk_bytes = min(CHUNK_BYTES * 4, options.byte_budget // 8)
         context = LaneContext(
             plan=definition.plan,
@@ -119,16 +140,16 @@ class Run:
             do_here=self._do_here,
             on_failures=self._quarantine.take,
             chunk_bytes=chunk_bytes,
-            load=load,
+            load=self._load,
             worked=self._worked,
             woke=self._woke,
             per_step=definition.cut.per_step,
         )
-        self.pump = Pump(
+        return Pump(
             [Lane(number, context, start[number]) for number in definition.owned],
             definition.cut,
             ledger=self.ledger,
-            load=load,
+            load=self._load,
             # what is admitted below it may grow by a chunk, and allocators keep an eighth of what they gave free for the next
             budget=options.byte_budget * 3 // 8 - chunk_bytes,
             tasks=(_BURST if all(level.stage.trivial for level in definition.levels) else 0) if self._inline else 2,
@@ -136,14 +157,6 @@ class Run:
             empty_rows=self._make_empty_row,
             padding=padding,
         )
-        self._driver: ForegroundPump | BackgroundPump = (
-            ForegroundPump(self.pump)
-            if self._inline
-            else BackgroundPump(self.pump, watchdog_s=options.watchdog_s, describe=self._describe)
-        )
-        self.meter = Meter(lambda: self.pump.cpu_s, lambda: self.pump.full.seconds)
-        self._local_work: dict[int, Work] = {}
-        self._finalizer: Any = None
 
     def start(self) -> None:
         """Start the runner and the threads."""
@@ -288,7 +301,7 @@ class Run:
         group, losses, content = self.fetcher.fetch(chunk)
         self.meter.read(clock() - begun, thread_time() - cpu)
         losses.tokens_in = token_counts(group)
-        if not self.definition.levels[0].stage.trivial or not len(group):
+        if not self._bare or not len(group):
             return group, losses, None
         return group, losses, Report(hash=content)
 
