@@ -147,7 +147,7 @@ def _shows(kind: Any) -> bool:
     """Whether columns of this type are, or hold, views."""
     if pa.types.is_struct(kind):
         return any(_shows(field.type) for field in kind)
-    return bool(pa.types.is_list_view(kind) or pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+    return bool(pa.types.is_list_view(kind) or _is_view(kind))
 
 
 def _shown(array: ArrowArray) -> int:
@@ -262,9 +262,8 @@ def take_array(array: ArrowArray, index: ArrowArray) -> ArrowArray:
     offsets = to_numpy(array.offsets).astype(np.int64, copy=False)
     values = array.values
     data = values.buffers()[1]
-    if not len(values) or not len(
-        array
-    ):  # the buffer of no values may be none, or one without an address (from another process)
+    if not len(values) or not len(array):
+        # the buffer of no values may be none, or one without an address (from another process)
         return array.take(index)
     ends = (offsets + values.offset) * width
     rows = pa.Array.from_buffers(pa.large_binary(), len(array), [None, pa.py_buffer(ends), data]).take(index)
