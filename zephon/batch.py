@@ -17,7 +17,16 @@ import pyarrow as pa
 from zephon import groups
 from zephon.digest import Hasher, update_rows
 from zephon.errors import RecipeError, unknown
-from zephon.training import Ints, PositionMode, TrainingOptions, has_column, list_column, padding_column, training_fields
+from zephon.training import (
+    Ints,
+    PositionMode,
+    TrainingOptions,
+    collator_options,
+    has_column,
+    list_column,
+    padding_column,
+    training_fields,
+)
 
 SampleId = tuple[str, int, int]
 """(dataset, shard, row)."""
@@ -72,8 +81,8 @@ class Batch:
         Args:
             dataset_names: the names of the components, by their number in the mixture.
             defaults: what the recipe knows of `to_training`'s settings: `pad_token_id`, `eos_token_id`, `token_columns`
-                (further columns with one number per token), and `collators` (its operators that are `plugin.Collates`);
-                None is not known.
+                (further columns with one number per token), `collators` (its operators that are `plugin.Collates`) and
+                `collator_options` (what `collator_options` gives for them, which is the same for all batches); None is not known.
         """
         if not 0 <= empty <= group.num_rows:
             raise RecipeError(f"a batch of {group.num_rows} rows cannot have {empty} empty ones")
@@ -305,13 +314,13 @@ class Batch:
 
     def _collator_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The keywords of the operators that take part, as given or by default. Raises `TypeError` for an unknown one."""
-        options: dict[str, Any] = {}
-        for operator in self.defaults.get("collators") or ():
-            options.update({k: v for k, v in operator.training_options().items() if v is not None or k not in options})
+        options: Mapping[str, Any] | None = self.defaults.get("collator_options")
+        if options is None:
+            options = collator_options(self.defaults.get("collators") or ())
         for name in given:
             if name not in options:
                 raise TypeError(unknown("keyword of to_training", name, [*TrainingOptions.__annotations__, *options]))
-        return options | dict(given)
+        return {**options, **given}
 
 
 SampleBatch = Batch

@@ -30,6 +30,7 @@ from zephon.registry import available, load
 from zephon.report import explain, stats_report
 from zephon.runners import BIND_HERE, make_runner
 from zephon.runners.base import Runner
+from zephon.training import collator_options
 
 
 class Pipeline:
@@ -382,6 +383,7 @@ def batch_defaults(stateless: list[Operator], definition: Definition) -> dict[st
             found["token_columns"] = op.token_columns  # type: ignore[attr-defined]
     in_order = [op for level in definition.levels for op in (*level.deciders, *(op for op, _ in level.stage.steps))]
     found["collators"] = tuple(op for op in in_order if isinstance(op, Collates))
+    found["collator_options"] = collator_options(found["collators"])
     return found
 
 

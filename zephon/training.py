@@ -68,6 +68,14 @@ class TrainingOptions:
             raise RecipeError("eos_mask_loss needs to know the EOS token", hint="give eos_token_id=")
 
 
+def collator_options(collators: Sequence[Collates]) -> dict[str, Any]:
+    """The keywords of `to_training` that these operators add, with their defaults."""
+    options: dict[str, Any] = {}
+    for operator in collators:
+        options.update({k: v for k, v in operator.training_options().items() if v is not None or k not in options})
+    return options
+
+
 def training_fields(
     group: pa.RecordBatch,
     options: TrainingOptions,

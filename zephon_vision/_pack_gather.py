@@ -77,12 +77,12 @@ class _Pieces:
     def __init__(self, rows: pa.RecordBatch, sources: Mapping[int, pa.RecordBatch]) -> None:
         self.offsets, pieces = groups.list_pieces(rows)
         self.length = pieces["length"].astype(np.int64)
-        self._sources = list(sources.values())
-        numbers = np.fromiter(sources, np.int64, len(sources))
-        order = np.argsort(numbers)
-        which = order[np.searchsorted(numbers[order], pieces["source"])] if len(pieces) else np.zeros(0, np.int64)
+        # sources in the order of their first use: where each row has one of its own, their columns are then what is wanted, as they are
+        numbers, first_use, which = np.unique(pieces["source"], return_index=True, return_inverse=True)
+        order = np.argsort(first_use)
+        self._sources = [sources[number] for number in numbers[order].tolist()]
         first = np.cumsum([0, *(s.num_rows for s in self._sources)])
-        self._place = first[which] + pieces["row"]
+        self._place = first[np.argsort(order)[which]] + pieces["row"]
         self._in_order = bool(np.array_equal(self._place, np.arange(first[-1])))
 
     def lists(self, name: str, kind: Any) -> tuple[Ints, Array]:

@@ -42,27 +42,31 @@ def mrope_positions(
     counts = grid.prod(axis=1)
     starts = _starts(bounds, counts, ends, total)
 
-    image = np.repeat(np.arange(len(counts)), counts)  # of each image token
-    inner = np.arange(len(image)) - np.repeat(np.cumsum(counts) - counts, counts)
-    at = starts[image] + inner
-
-    step = np.ones(total, dtype=np.int64)
-    step[at] = 0
-    step[starts + counts - 1] = grid.max(axis=1, initial=0)
-    counter = np.cumsum(step) - step
+    # A text token's position is its place in the row less an offset, which changes where a document starts (to that place) and where an
+    # image ends (it takes fewer positions than tokens).
     first = ends - sizes
-    begins = np.repeat(first, sizes)  # of each token's document
-    base = counter - counter[begins] if total else counter
-
+    document = np.searchsorted(ends, starts, side="right")
+    saved = counts - grid.max(axis=1, initial=0)
+    sums = np.concatenate([[0], np.cumsum(saved)])
+    before = first[document] + sums[:-1] - sums[np.searchsorted(document, document)]
+    at = np.concatenate([starts + counts, first])  # of an image's end and a document's start at one place the latter counts
+    order = np.argsort(at, kind="stable")
+    offsets = np.concatenate([before + saved, first])[order]
+    place = np.arange(total)
     rows = np.empty((3 + text_row, total), dtype=np.int64)
-    rows[:] = base
+    rows[-3:] = place - np.repeat(offsets, np.diff(at[order], append=total))
     if text_row:
-        rows[0] = np.arange(total) - begins
-    across = grid[image, 2]
-    area = grid[image, 1] * across
-    rows[-3, at] += inner // np.maximum(area, 1)
-    rows[-2, at] += inner // np.maximum(across, 1) % np.maximum(grid[image, 1], 1)
-    rows[-1, at] += inner % np.maximum(across, 1)
+        rows[0] = place - np.repeat(first, sizes)
+
+    steps = np.arange(int(grid.max(initial=0)))
+    for start, count, counter, (frames, high, wide) in zip(
+        starts.tolist(), counts.tolist(), (starts - before).tolist(), grid.tolist(), strict=True
+    ):
+        along = counter + steps
+        frame, line, column = (row[start : start + count].reshape(frames, high, wide) for row in rows[-3:])
+        frame[:] = along[:frames, None, None]
+        line[:] = along[:high, None]
+        column[:] = along[:wide]
     return rows
 
 

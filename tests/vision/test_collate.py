@@ -18,7 +18,7 @@ from zephon import groups
 from zephon.batch import Batch
 from zephon.errors import DataError, RecipeError
 from zephon_vision import columns
-from zephon_vision.collate import BLANK
+from zephon_vision._batch_images import BLANK
 from zephon_vision.pack_multimodal import PackMultimodal
 from zephon_vision.policies.internvl import InternVL
 from zephon_vision.policies.qwen import Qwen25VL
