@@ -15,6 +15,7 @@ from zephon import groups
 from zephon.errors import DataError, InternalError, RecipeError
 from zephon.keys import I64
 from zephon_vision import columns
+from zephon_vision._taking import taken
 from zephon_vision._tokens_vocabulary import I32, U8
 from zephon_vision.policies.base import Plan, Policy, SpecialIds
 from zephon_vision.policies.none import NoImages
@@ -73,7 +74,8 @@ class Planner:
             if not self._loose:
                 raise InternalError(f"the image policy {policy.name!r} planned {plan.tokens} tokens and made {len(ids)}")
             plan = replace(plan, tokens=len(ids))
-        return Planned(self._specs[level], plan, plan.pack(), ids, np.isin(ids, self.own).astype(np.uint8))
+        own = ids == self.own if len(self.own) else np.zeros(len(ids), dtype=bool)
+        return Planned(self._specs[level], plan, plan.pack(), ids, own.view(np.uint8))
 
 
 def smaller(policy: Policy) -> list[Policy]:
@@ -195,11 +197,7 @@ class GroupImages:
     def gathered(self, places: Sequence[int]) -> Any:
         """The images at these places (-1: a missing one), as an array of IMAGE_REF."""
         index = np.array(places, dtype=np.int64)
-        if len(index) and index[0] >= 0 and bool((np.diff(index) == 1).all()):  # all in order: nothing to copy
-            data, path = (part.slice(int(index[0]), len(index)) for part in (self.data, self.path))
-        else:
-            place: Any = pa.array(index, mask=index < 0)
-            data, path = self.data.take(place), self.path.take(place)
+        data, path = taken(self.data, index), taken(self.path, index)
         return pa.StructArray.from_arrays([data, path], fields=list(columns.IMAGE_REF))
 
 

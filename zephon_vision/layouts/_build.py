@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from zephon.errors import DataError
 from zephon_vision import columns
+from zephon_vision._taking import taken
 from zephon_vision.layouts._images import Flat, ImageRules, read_value
 
 MAX_BYTES = 2**31 - 1
@@ -104,12 +105,7 @@ class Builder:
             data = pa.concat_arrays([data, pa.array(mine, type=pa.binary())])
             path = pa.concat_arrays([path, pa.array(names, type=pa.string())])
         index = np.array(self._images, dtype=np.int64)
-        if len(index) and bool((np.diff(index) == 1).all()):  # all that there is, in order: nothing to copy
-            first = int(index[0])
-            data, path = data.slice(first, len(index)), path.slice(first, len(index))
-        else:
-            place: Any = pa.array(index)
-            data, path = data.take(place), path.take(place)
+        data, path = taken(data, index), taken(path, index)
         return pa.StructArray.from_arrays([data, path], fields=list(columns.IMAGE_REF))
 
 
