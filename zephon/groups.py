@@ -137,16 +137,16 @@ def list_lengths(array: ArrowArray) -> IntArray:
 
 def nbytes(group: pa.RecordBatch) -> int:
     """Bytes of the group's rows; of views only what they show."""
-    if not any(_shows(field.type) for field in group.schema):
+    if not any(shows(field.type) for field in group.schema):
         return int(group.nbytes)
     shown: int = sum(_shown(column) for column in group.columns)
     return shown
 
 
-def _shows(kind: Any) -> bool:
+def shows(kind: Any) -> bool:
     """Whether columns of this type are, or hold, views."""
     if pa.types.is_struct(kind):
-        return any(_shows(field.type) for field in kind)
+        return any(shows(field.type) for field in kind)
     return bool(pa.types.is_list_view(kind) or _is_view(kind))
 
 
@@ -154,7 +154,7 @@ def _shown(array: ArrowArray) -> int:
     kind = array.type
     if pa.types.is_list_view(kind):
         return int(list_lengths(array).sum() * (kind.value_type.bit_width // 8)) + 8 * len(array)
-    if not _shows(kind):
+    if not shows(kind):
         return int(array.nbytes)
     if pa.types.is_struct(kind):
         return int(sum(_shown(child) for child in array.flatten()))

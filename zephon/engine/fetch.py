@@ -19,7 +19,7 @@ from zephon.engine.keep import Keep
 from zephon.errors import DataError, RecipeError, ZephonError
 from zephon.keys import I64, key
 from zephon.plan.source import Chunk, Plan
-from zephon.views import concat, hash_columns, take, take_from, viewed, viewed_list
+from zephon.views import BYTES, LISTS, concat, hash_columns, take, take_from, viewed, viewed_list
 
 _ONE_PIECE = 256 << 20
 _MANY_RUNS = 64
@@ -40,7 +40,8 @@ class Fetcher:
         keep_bytes: how much decoded data to keep for lanes that share it.
         policy: what becomes of rows that can't be read.
         keys: `fetch` says for each group what its content is, as a hash.
-        views: `fetch` may give lists as list views of the bundle's memory.
+        views: `fetch` may give lists as list views of the bundle's memory, but never of a map.
+        shows: it may give text and bytes as views, of maps too: `check_shown` says whether a group still shows what was fetched.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class Fetcher:
         policy: Policy,
         keys: bool = False,
         views: bool = False,
+        shows: bool = False,
     ) -> None:
         self.plan = plan
         self.datasets = list(datasets)
         self.policy = policy
         self._keys = keys
         self._views = views
+        self._keep = BYTES if shows else LISTS if views else frozenset[int]()
         self.schema = source_schema(self.datasets, columns, [rows is not None for rows in plan.rows])
         self.made_schema = with_provenance(self.schema)
         self.columns = [self._columns_of(d) for d in self.datasets]
@@ -128,6 +131,13 @@ class Fetcher:
             return self.fetch(chunk)
         return group, losses, content
 
+    def check_shown(self, group: pa.RecordBatch) -> None:
+        """Raises `DataError` where a file whose rows the group has is not any more what it was when they were fetched."""
+        pairs = set(zip(groups.ints(group, groups.COMPONENT).tolist(), groups.ints(group, groups.SHARD).tolist(), strict=True))
+        for component, shard in pairs:
+            if self.datasets[component].shares_files:
+                self.datasets[component].check((shard,))
+
     def _collect(self, picks: Sequence[Pick]) -> tuple[pa.RecordBatch, int]:
         """The picked rows as one group, by their places in the chunk, and their key."""
         number, offset = in_order(picks)
@@ -139,7 +149,8 @@ class Fetcher:
             for bundle in bundles:
                 digest.update(bundle.content.to_bytes(8, "little"))
             content = digest.intdigest()
-        return collected(bundles, number, offset, self.made_schema, views=self._views), content
+        keep = self._keep - LISTS if any(b.verify is not None for b in bundles) else self._keep
+        return collected(bundles, number, offset, self.made_schema, keep), content
 
     def _kept(self, bundle: Bundle, offset: I64, component: int, losses: Losses) -> I64 | None:
         """Which of the drawn rows are neither excluded nor unreadable; None: all."""
