@@ -137,10 +137,14 @@ def list_lengths(array: ArrowArray) -> IntArray:
 
 def nbytes(group: pa.RecordBatch) -> int:
     """Bytes of the group's rows; of views only what they show."""
-    if not any(shows(field.type) for field in group.schema):
+    columns: list[ArrowArray] = group.columns
+    if not any(column.type.id in _SHOWING for column in columns):
         return int(group.nbytes)
-    shown: int = sum(_shown(column) for column in group.columns)
-    return shown
+    return sum(_shown(column) for column in columns)
+
+
+_SHOWING = {pa.string_view().id, pa.binary_view().id, pa.list_view(pa.int32()).id, pa.struct([]).id}
+_WIDTHS = {pa.int32().id: 4, pa.int64().id: 8}
 
 
 def shows(kind: Any) -> bool:
@@ -152,6 +156,8 @@ def shows(kind: Any) -> bool:
 
 def _shown(array: ArrowArray) -> int:
     kind = array.type
+    if kind.id in _WIDTHS and not array.null_count:
+        return _WIDTHS[kind.id] * len(array)
     if pa.types.is_list_view(kind):
         return int(list_lengths(array).sum() * (kind.value_type.bit_width // 8)) + 8 * len(array)
     if not shows(kind):

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from zephon import groups
 from zephon.arrays import to_arrow, to_numpy
@@ -33,8 +32,14 @@ LISTS: frozenset[int] = frozenset((_LIST_VIEW,))
 _VIEWED_LISTS = (pa.list_(pa.int32()), pa.list_(pa.uint8()))
 _ELEMENT = np.dtype("V16")
 """An element of Arrow's view types: up to 12 bytes in place, else where they are."""
-_IN_PLACE = 12
+IN_PLACE = 12
+"""So many bytes lie in the element of a view itself."""
 _WIDEST = 2**31
+
+
+def view_type(kind: Any) -> Any:
+    """The type of views of text or bytes."""
+    return _TEXT[kind.id]
 
 
 def viewed(array: ArrowArray) -> ArrowArray:
@@ -134,7 +139,7 @@ def _shown_bytes(array: ArrowArray) -> Iterator[memoryview]:
     shown = [memoryview(data) for data in others]
     table = np.frombuffer(elements, np.int32).reshape(-1, 4)[array.offset : array.offset + len(array)]
     for row, (length, _, number, begin) in enumerate(table.tolist(), array.offset):
-        if length <= _IN_PLACE:
+        if length <= IN_PLACE:
             yield inside[row * _ELEMENT.itemsize + 4 :][:length]
         else:
             yield shown[number][begin : begin + length]
@@ -254,18 +259,10 @@ def _own(array: ArrowArray) -> int:
     return int(array.nbytes)
 
 
-def hash_columns(columns: Sequence[Sequence[ArrowArray]], schema: pa.Schema) -> int:
-    """`groups.hash_group` of an ordinary group of this schema, of whose columns there are the parts; without joining them."""
-    digest = xxhash.xxh3_64()
-    for parts, field in zip(columns, schema, strict=True):
-        digest.update(field.name.encode())
-        _hash_parts(digest, parts, field.type)
-    return digest.intdigest()
-
-
-def _hash_parts(digest: Any, columns: Sequence[ArrowArray], kind: Any) -> None:
+def hash_parts(digest: Any, columns: Sequence[ArrowArray], kind: Any) -> None:
+    """Feed the digest what `groups.hash_array` would, of an ordinary column of type `kind`, of which there are the parts."""
     size = sum(len(c) for c in columns)
-    if len(columns) == 1:
+    if len(columns) == 1 and not _is_number(columns[0]):
         groups.hash_array(digest, columns[0])
     elif not size or any(c.null_count for c in columns):
         groups.hash_array(digest, pa.concat_arrays(columns))
@@ -278,11 +275,11 @@ def _hash_parts(digest: Any, columns: Sequence[ArrowArray], kind: Any) -> None:
     elif kind.id in (_LIST, _LARGE_LIST):
         digest.update(f"{kind}{size}".encode())
         digest.update(np.concatenate([np.diff(to_numpy(c.offsets)) for c in columns]).astype(np.int64, copy=False))
-        _hash_parts(digest, [c.flatten() for c in columns], kind.value_type)
+        hash_parts(digest, [c.flatten() for c in columns], kind.value_type)
     elif kind.id == _STRUCT:
         digest.update(f"{kind}{size}".encode())
         for field, *child in zip(kind, *(c.flatten() for c in columns), strict=True):
-            _hash_parts(digest, child, field.type)
+            hash_parts(digest, child, field.type)
     elif all(_is_number(c) for c in columns):
         digest.update(f"{kind}{size}".encode())
         for c in columns:
