@@ -75,6 +75,8 @@ class Fetcher:
         """The last bundle that was asked for, by component and lane."""
         self._ahead: dict[tuple[int, int], int] = {}
         """The last bundle that was fetched ahead, by component and lane."""
+        self._mapped: set[int] = set()
+        """The components of which bundles are views of maps."""
         self._excluded = [d.excluded or None for d in self.datasets]
 
     def _columns_of(self, dataset: Dataset) -> list[str] | None:
@@ -136,9 +138,11 @@ class Fetcher:
 
     def check_shown(self, group: pa.RecordBatch) -> None:
         """Raises `DataError` where a file whose rows the group has is not any more what it was when they were fetched."""
+        if not self._mapped:
+            return
         pairs = set(zip(groups.ints(group, groups.COMPONENT).tolist(), groups.ints(group, groups.SHARD).tolist(), strict=True))
         for component, shard in pairs:
-            if self.datasets[component].shares_files:
+            if component in self._mapped:
                 self.datasets[component].check((shard,))
 
     def _collect(self, picks: Sequence[Pick]) -> tuple[pa.RecordBatch, int]:
@@ -248,6 +252,7 @@ class Fetcher:
                 return self._read_bundle(component, lane, number)
         starts = np.cumsum([0, *(len(p) for p in made[:-1])], dtype=np.int64)
         if lasts and shares:
+            self._mapped.add(component)
             return Bundle(made, starts, bad, out, content, dataset.check, shard.astype(np.int64))
         return Bundle(made, starts, bad, out, content)
 
