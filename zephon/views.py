@@ -42,6 +42,16 @@ def view_type(kind: Any) -> Any:
     return _TEXT[kind.id]
 
 
+def stands_for(kind: Any, wanted: Any) -> bool:
+    """Whether a column of type `kind` shows values of the ordinary type `wanted`."""
+    if kind.id == _STRUCT and wanted.id == _STRUCT:
+        names = [f.name for f in kind] == [f.name for f in wanted]
+        return names and all(
+            one.type == other.type or stands_for(one.type, other.type) for one, other in zip(kind, wanted, strict=True)
+        )
+    return kind.id in _VIEWS and wanted.id in _TEXT and bool(_TEXT[wanted.id] == kind)
+
+
 def viewed(array: ArrowArray) -> ArrowArray:
     """The values left where they are: as `string_view`, `binary_view` or `list_view`, structs child by child; other types as they are."""
     kind = array.type

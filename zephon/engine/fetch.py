@@ -20,7 +20,7 @@ from zephon.engine.pieces import Block, Piece, at_most, cut, joined, whole
 from zephon.errors import DataError, RecipeError, ZephonError
 from zephon.keys import I64, key
 from zephon.plan.source import Chunk, Plan
-from zephon.views import BYTES, LISTS, hash_parts, take_from
+from zephon.views import BYTES, LISTS, hash_parts, stands_for, take_from
 
 _ONE_PIECE = 256 << 20
 _MANY_RUNS = 64
@@ -71,6 +71,8 @@ class Fetcher:
         self.bundles: Keep[Bundle] = Keep(keep_bytes // 2, lambda made: made.nbytes)
         self._lasting: Keep[list[Block] | None] = Keep(_LASTING_UNITS, lambda _: 1)
         """Units that lie in maps of files, or in data sets in memory; None: this one doesn't."""
+        self._fleeting: set[tuple[int, int]] = set()
+        """Shards, by component, of which a unit was found not to: their units aren't read to find out."""
         self._newest: dict[tuple[int, int], int] = {}
         """The last bundle that was asked for, by component and lane."""
         self._ahead: dict[tuple[int, int], int] = {}
@@ -339,10 +341,15 @@ class Fetcher:
             return None
 
         def read() -> list[Block] | None:
-            made = self._read(component, number, 0, None)
-            return [Block(group, lasts=True) for group in made] if dataset.lasts(number, made) else None
+            made = self._read(component, number, 0, None, views=True)
+            if dataset.lasts(number, made):
+                return [Block(group, lasts=True) for group in made]
+            self._fleeting.add((component, shard))
+            return None
 
         shard = int(dataset.units.shard[number])
+        if (component, shard) in self._fleeting:
+            return None
         if shard not in looked and not dataset.in_memory and self._lasting.has((component, number)):
             dataset.check((shard,))  # it may be kept from before the file was replaced
         looked.add(shard)
@@ -353,8 +360,8 @@ class Fetcher:
             return self._read(component, number, 0, None)  # nobody else needs any of it
         return self.units.get((component, number), lambda: self._read(component, number, 0, None))
 
-    def _read(self, component: int, number: int, start: int, stop: int | None) -> list[pa.RecordBatch]:
-        made = self.datasets[component].read(number, self.columns[component], start, stop)
+    def _read(self, component: int, number: int, start: int, stop: int | None, *, views: bool = False) -> list[pa.RecordBatch]:
+        made = self.datasets[component].read(number, self.columns[component], start, stop, views=views)
         return [self._conform(group, component) for group in made]
 
     def _conform(self, group: pa.RecordBatch, component: int) -> pa.RecordBatch:
@@ -367,12 +374,13 @@ class Fetcher:
             found = group.column(index)
             try:
                 # as text: equal types may name the items of their lists differently, and worker processes get the schema's names
-                arrays.append(found if str(found.type) == str(wanted.type) else found.cast(wanted.type))
+                fits = str(found.type) == str(wanted.type) or stands_for(found.type, wanted.type)
+                arrays.append(found if fits else found.cast(wanted.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise DataError(f"column {wanted.name!r} is {found.type} here and {wanted.type} elsewhere: {error}") from error
         if not arrays:
             raise RecipeError(f"data set {self.datasets[component].name!r} has none of the columns that the pipeline needs")
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return pa.RecordBatch.from_arrays(arrays, names=self.schema.names)
 
     def _salvage(
         self, component: int, number: int, start: int, stop: int, error: ZephonError

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.groups import ArrowArray, IntArray
-from zephon.views import BYTES, IN_PLACE, concat, hash_parts, take, view_type, viewed, viewed_list
+from zephon.views import BYTES, IN_PLACE, concat, hash_parts, plain, take, view_type, viewed, viewed_list
 
 _ROW = 1 << 10
 """Places take 16 bytes for each value, so they are kept for units whose rows are this large on average."""
@@ -25,8 +25,11 @@ _ROW = 1 << 10
 class Places:
     """Where the values of a column of text or bytes without nulls are."""
 
-    ends: IntArray
-    """int[N + 1]: value i is `data[ends[i] - ends[0]:ends[i + 1] - ends[0]]`."""
+    begin: IntArray
+    end: IntArray
+    """int[N]: value i is `data[begin[i]:end[i]]`."""
+    dense: bool
+    """They follow one another."""
     data: memoryview
     elements: IntArray
     """int32[N, 4]: the values as elements of a view column, of the first of its buffers."""
@@ -43,7 +46,15 @@ class Places:
             return None
         _, elements, *buffers = shown.buffers()
         table = np.frombuffer(elements, np.int32).reshape(-1, 4)[shown.offset : shown.offset + len(shown)]
-        return cls(*groups.byte_span(array), table, buffers[0] if buffers else None)
+        buffer = buffers[0] if buffers else None
+        if shown is not array:
+            ends, data = groups.byte_span(array)
+            ends = ends - ends[0]
+            return cls(ends[:-1], ends[1:], True, data, table, buffer)
+        if (table[:, 0] <= IN_PLACE).any():
+            return None
+        begin, end = table[:, 3], table[:, 3] + table[:, 0]
+        return cls(begin, end, False, memoryview(buffer) if buffer is not None else memoryview(b""), table, buffer)
 
 
 class Block:
@@ -119,7 +130,7 @@ def joined(
         return _view_of(runs, kind)
     parts = [piece.column(number) for piece in pieces]
     if digest is not None:
-        hash_parts(digest, parts, kind)
+        hash_parts(digest, [plain(c, kind) for c in parts], kind)
     made = concat([viewed(c) for c in parts] if lasts else parts, kind)
     if copied and not lasts:
         made = take(made, np.arange(len(made)))
@@ -137,12 +148,15 @@ def _runs(pieces: Sequence[Piece], number: int) -> list[_Run]:
 
 def _hash_runs(digest: Any, runs: Sequence[_Run], kind: Any) -> None:
     """As `groups.hash_array` does it with an ordinary column of all values."""
-    lengths = np.concatenate([np.diff(places.ends[low : high + 1]) for places, low, high in runs])
+    lengths = np.concatenate([places.end[low:high] - places.begin[low:high] for places, low, high in runs])
     digest.update(f"{kind}{len(lengths)}".encode())
     digest.update(lengths.astype(np.int64, copy=False))
     for places, low, high in runs:
-        first, begin, end = places.ends[[0, low, high]].tolist()
-        digest.update(places.data[begin - first : end - first])
+        if places.dense:
+            digest.update(places.data[int(places.begin[low]) : int(places.end[high - 1])])
+            continue
+        for begin, end in zip(places.begin[low:high].tolist(), places.end[low:high].tolist(), strict=True):
+            digest.update(places.data[begin:end])
 
 
 def _view_of(runs: Sequence[_Run], kind: Any) -> ArrowArray:
