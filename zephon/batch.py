@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.digest import Hasher, update_rows
-from zephon.errors import RecipeError, unknown
+from zephon.errors import DataError, RecipeError, unknown
 from zephon.training import (
     Ints,
     PositionMode,
@@ -27,6 +27,7 @@ from zephon.training import (
     padding_column,
     training_fields,
 )
+from zephon.views import buffers, plain, plain_group
 
 SampleId = tuple[str, int, int]
 """(dataset, shard, row)."""
@@ -58,7 +59,6 @@ class Batch:
     """A microbatch: B sequences of one lane, in order. It does not change; `to_training` copies.
 
     Attributes:
-        group: the rows, as a record group.
         lane: the lane that all rows belong to.
         step: the step of the run.
         index: the number of this microbatch in its lane and step.
@@ -75,6 +75,7 @@ class Batch:
         empty: int = 0,
         dataset_names: tuple[str, ...] = (),
         defaults: Mapping[str, Any] = MappingProxyType({}),
+        kinds: pa.Schema | None = None,
     ) -> None:
         """Wrap a group.
 
@@ -83,10 +84,12 @@ class Batch:
             defaults: what the recipe knows of `to_training`'s settings: `pad_token_id`, `eos_token_id`, `token_columns`
                 (further columns with one number per token), `collators` (its operators that are `plugin.Collates`) and
                 `collator_options` (what `collator_options` gives for them, which is the same for all batches); None is not known.
+            kinds: the ordinary types of the group's columns, where some are views (`zephon.views`).
         """
         if not 0 <= empty <= group.num_rows:
             raise RecipeError(f"a batch of {group.num_rows} rows cannot have {empty} empty ones")
-        self.group = group
+        self._rows = group
+        self._kinds = kinds
         self.lane = lane
         self.step = step
         self.index = index
@@ -94,11 +97,16 @@ class Batch:
         self.dataset_names = tuple(dataset_names)
         self.defaults = dict(defaults)
 
+    @cached_property
+    def group(self) -> pa.RecordBatch:
+        """The rows, as a record group of ordinary columns: text and bytes of mapped files are copied at the first use."""
+        return self._rows if self._kinds is None else plain_group(self._rows, self._kinds)
+
     def __len__(self) -> int:
-        return self.group.num_rows
+        return self._rows.num_rows
 
     def __repr__(self) -> str:
-        columns = ", ".join(groups.user_columns(self.group.schema))
+        columns = ", ".join(groups.user_columns(self._rows.schema))
         return f"Batch(lane={self.lane}, step={self.step}, index={self.index}, {len(self)} rows, {self.empty} empty: {columns})"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -123,7 +131,28 @@ class Batch:
 
     def to_pydict(self) -> dict[str, list[Any]]:
         """The user's columns as lists of Python values."""
-        return groups.select(self.group, groups.user_columns(self.group.schema)).to_pydict()
+        return groups.select(self._rows, groups.user_columns(self._rows.schema)).to_pydict()
+
+    def column(self, name: str) -> groups.ArrowArray:
+        """One column of the group, of its ordinary type, without making the others."""
+        array = groups.column(self._rows, name)
+        return array if self._kinds is None else plain(array, self._kinds.field(name).type)
+
+    def buffers(self, name: str) -> list[memoryview | None]:
+        """The values of a column of text or bytes (or of such a field: "image.bytes") where they lie, without a copy; None for null.
+
+        Of data that no operator changes, that is the mapped file, or the data set in memory. They stay when the batch goes.
+
+        Raises:
+            DataError: there is no such column, or it holds something else.
+        """
+        array = groups.column(self._rows, name.partition(".")[0])
+        for child in name.split(".")[1:]:
+            index = array.type.get_field_index(child) if pa.types.is_struct(array.type) else -1
+            if index < 0:
+                raise DataError(f"column {name!r}: there is no field {child!r} in {array.type}")
+            array = array.flatten()[index]
+        return buffers(array)
 
     @cached_property
     def ids(self) -> list[SampleId | None]:
@@ -156,7 +185,7 @@ class Batch:
                     padding_length=padding[i],
                 ),
             )
-            for i, payload in enumerate(groups.iter_rows(self.group))
+            for i, payload in enumerate(groups.iter_rows(self._rows))
         ]
 
     # ----------------------------------------------------------------------------------------- as counts
@@ -379,7 +408,7 @@ def _packed_pieces(batch: Batch) -> _Pieces:
 
 def _row_pieces(batch: Batch) -> _Pieces:
     full = len(batch) - batch.empty
-    group = batch.group.slice(0, full)
+    group = batch._rows.slice(0, full)
 
     def ints(name: str) -> Ints | None:
         return groups.ints(group, name).astype(np.int64) if has_column(group, name) else None

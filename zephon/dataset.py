@@ -305,22 +305,32 @@ class Dataset:
                 self._open.popitem(last=False)
         return made
 
-    def read(self, unit: int, columns: Sequence[str] | None, start: int = 0, stop: int | None = None) -> list[pa.RecordBatch]:
-        """The rows [start, stop) of one unit of `units`, columns that the shard lacks left out. Raises `DataError`."""
+    def read(
+        self, unit: int, columns: Sequence[str] | None, start: int = 0, stop: int | None = None, *, views: bool = False
+    ) -> list[pa.RecordBatch]:
+        """The rows [start, stop) of one unit of `units`, columns that the shard lacks left out. Raises `DataError`.
+
+        Args:
+            views: of a whole unit of which nothing is left out, text and bytes may be views of a map.
+        """
         table = self.units
         shard, number = int(table.shard[unit]), int(table.number[unit])
         end = int(table.rows[unit]) if stop is None else stop
         if self._selection is None:
-            return self._read(shard, number, columns, start, end)
+            return self._read(shard, number, columns, start, end, views=views)
         low, high, places = self._selection.offsets(unit, start, end)
         made = self._read(shard, number, columns, low, high)
         return made if places is None else list(_at_places(made, places))
 
-    def _read(self, shard: int, number: int, columns: Sequence[str] | None, start: int, stop: int) -> list[pa.RecordBatch]:
+    def _read(
+        self, shard: int, number: int, columns: Sequence[str] | None, start: int, stop: int, *, views: bool = False
+    ) -> list[pa.RecordBatch]:
         looks = self._scan[2][shard]
         with at(dataset=self.name, shard=self.shards[shard].path):
             try:
-                made = list(self._opened(shard).read(number, columns, start, stop))
+                opened = self._opened(shard)
+                shown = getattr(opened, "views", None) if views else None
+                made = list(opened.read(number, columns, start, stop) if shown is None else shown(number, columns))
             except DataError:
                 self._shards.check(self.shards[shard], looks)  # if it was replaced, that is what to say
                 raise

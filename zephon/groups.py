@@ -137,24 +137,30 @@ def list_lengths(array: ArrowArray) -> IntArray:
 
 def nbytes(group: pa.RecordBatch) -> int:
     """Bytes of the group's rows; of views only what they show."""
-    if not any(_shows(field.type) for field in group.schema):
+    columns: list[ArrowArray] = group.columns
+    if not any(column.type.id in _SHOWING for column in columns):
         return int(group.nbytes)
-    shown: int = sum(_shown(column) for column in group.columns)
-    return shown
+    return sum(_shown(column) for column in columns)
 
 
-def _shows(kind: Any) -> bool:
+_SHOWING = {pa.string_view().id, pa.binary_view().id, pa.list_view(pa.int32()).id, pa.struct([]).id}
+_WIDTHS = {pa.int32().id: 4, pa.int64().id: 8}
+
+
+def shows(kind: Any) -> bool:
     """Whether columns of this type are, or hold, views."""
     if pa.types.is_struct(kind):
-        return any(_shows(field.type) for field in kind)
+        return any(shows(field.type) for field in kind)
     return bool(pa.types.is_list_view(kind) or _is_view(kind))
 
 
 def _shown(array: ArrowArray) -> int:
     kind = array.type
+    if kind.id in _WIDTHS and not array.null_count:
+        return _WIDTHS[kind.id] * len(array)
     if pa.types.is_list_view(kind):
         return int(list_lengths(array).sum() * (kind.value_type.bit_width // 8)) + 8 * len(array)
-    if not _shows(kind):
+    if not shows(kind):
         return int(array.nbytes)
     if pa.types.is_struct(kind):
         return int(sum(_shown(child) for child in array.flatten()))

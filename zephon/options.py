@@ -41,6 +41,9 @@ class Options:
     max_bytes: int | None = None
     """Bytes that data in flight and decoded data kept for several lanes may take, half each. Default: 1 GiB, or a quarter of this
     rank's share of the memory where that is less."""
+    copy: bool = False
+    """Batches have memory of their own. Without it, those of data that no operator changes show text and bytes where these lie, in mapped
+    files: then nobody may write into a file while a batch of it is in use."""
     io_options: Any = None
     """Retries, time-outs and the shard cache (`zephon.io.StoreOptions`, or the same as a dict) of data sets that have none of their own."""
     flush_every_chunks: int = 8

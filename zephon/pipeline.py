@@ -232,6 +232,7 @@ class Pipeline:
                     empty=made.empty,
                     dataset_names=names,
                     defaults=defaults,
+                    kinds=run.fetcher.made_schema if run.shows else None,
                 )
                 for function in self._batch_functions:
                     batch = function(batch)

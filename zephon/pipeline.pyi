@@ -76,6 +76,7 @@ class Pipeline:
         fetch_parallelism: int | None = None,
         prefetch_batches: int = 64,
         max_bytes: int | None = None,
+        copy: bool = False,
         io_options: typing.Any = None,
         flush_every_chunks: int = 8,
         max_steps: int | None = None,

@@ -117,8 +117,10 @@ class OpenShard(Protocol):
     """A shard made ready for reading. Every method may be called from several threads at once.
 
     A shard that maps its file may have a further attribute, `mapped`: the map's `(address, size)`. Rows whose buffers lie there cost no
-    memory, so the core leaves them there, instead of copying them to hold them. One whose groups may lie in a map that it can't tell has
-    `shares_file = True`; the core then copies what it keeps. After either copy it asks whether the file is still the one that was listed.
+    memory, so the core leaves them there, instead of copying them to hold them. If values of text or bytes lie in the map, but not one
+    after the other, it may have `views(unit, columns)` as well: the whole unit, with such columns as Arrow's view types. A shard whose
+    groups may lie in a map that it can't tell has `shares_file = True`; the core then copies what it keeps. After either copy, and when a
+    batch that shows a map is given out, it asks whether the file is still the one that was listed.
     """
 
     schema: pa.Schema

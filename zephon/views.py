@@ -1,16 +1,17 @@
 """Rows that are left where they are: text, bytes and lists of numbers as views, which say where a value lies and share its memory.
 
-Views are internal. They stand for columns of ordinary types, and `plain` makes those of them, with one copy of each value.
+Views are internal. They stand for columns of ordinary types, and `plain` makes those of them, with one copy of each value; `buffers` shows
+what they show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from zephon import groups
 from zephon.arrays import to_arrow, to_numpy
@@ -25,10 +26,30 @@ _TEXT: dict[int, Any] = {
 _VIEWS = (pa.string_view().id, pa.binary_view().id)
 _LIST, _LARGE_LIST, _LIST_VIEW = (make(pa.int32()).id for make in (pa.list_, pa.large_list, pa.list_view))
 _STRUCT = pa.struct([]).id
+BYTES: frozenset[int] = frozenset(_VIEWS)
+LISTS: frozenset[int] = frozenset((_LIST_VIEW,))
+"""Types of views, for `plain`."""
 _VIEWED_LISTS = (pa.list_(pa.int32()), pa.list_(pa.uint8()))
 _ELEMENT = np.dtype("V16")
 """An element of Arrow's view types: up to 12 bytes in place, else where they are."""
+IN_PLACE = 12
+"""So many bytes lie in the element of a view itself."""
 _WIDEST = 2**31
+
+
+def view_type(kind: Any) -> Any:
+    """The type of views of text or bytes."""
+    return _TEXT[kind.id]
+
+
+def stands_for(kind: Any, wanted: Any) -> bool:
+    """Whether a column of type `kind` shows values of the ordinary type `wanted`."""
+    if kind.id == _STRUCT and wanted.id == _STRUCT:
+        names = [f.name for f in kind] == [f.name for f in wanted]
+        return names and all(
+            one.type == other.type or stands_for(one.type, other.type) for one, other in zip(kind, wanted, strict=True)
+        )
+    return kind.id in _VIEWS and wanted.id in _TEXT and bool(_TEXT[wanted.id] == kind)
 
 
 def viewed(array: ArrowArray) -> ArrowArray:
@@ -57,9 +78,11 @@ def viewed_list(array: ArrowArray) -> ArrowArray:
     return _list_view(begin, length, values)
 
 
-def plain(array: ArrowArray, kind: Any) -> ArrowArray:
-    """The ordinary column of type `kind` that `array` stands for; what views show is copied."""
+def plain(array: ArrowArray, kind: Any, keep: frozenset[int] = frozenset()) -> ArrowArray:
+    """The ordinary column of type `kind` that `array` stands for; what views show is copied. Views of the types `keep` stay."""
     given = array.type
+    if given.id in keep:
+        return array
     if given.id in _VIEWS:
         if kind.id in (pa.string().id, pa.binary().id) and _weight(array) >= _WIDEST:  # the cast would not notice
             raise DataError(f"{len(array)} values of one chunk are 2 GB and more", hint="lower chunk_size")
@@ -68,20 +91,68 @@ def plain(array: ArrowArray, kind: Any) -> ArrowArray:
         spans = groups.list_spans(array)
         return _gathered([spans[2]], np.zeros(len(array), np.int32), spans[0], spans[1], kind)
     if given.id == _STRUCT and given != kind:
-        children = [plain(child, field.type) for child, field in zip(array.flatten(), kind, strict=True)]
-        return pa.StructArray.from_arrays(children, fields=list(kind))
+        made = _struct([plain(child, field.type, keep) for child, field in zip(array.flatten(), kind, strict=True)], kind)
+        return plain(array, kind) if keep and any(f.type.id in _TEXT for f in made.type) else made  # all of it, or nothing
     return array
 
 
-def plain_group(group: pa.RecordBatch, schema: pa.Schema, *, but_lists: bool = False) -> pa.RecordBatch:
-    """The group with the ordinary columns of `schema`; list views may stay."""
-    arrays = [
-        array if but_lists and array.type.id == _LIST_VIEW else plain(array, field.type)
-        for array, field in zip(group.columns, schema, strict=True)
+def plain_group(group: pa.RecordBatch, schema: pa.Schema, keep: frozenset[int] = frozenset()) -> pa.RecordBatch:
+    """The group with the ordinary columns of `schema`; views of the types `keep` stay."""
+    arrays = [plain(array, field.type, keep) for array, field in zip(group.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=schema.names) if keep else pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def alike(parts: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+    """The groups with ordinary columns where one of them has them."""
+    if all(part.schema.equals(parts[0].schema) for part in parts):
+        return parts
+    kinds: dict[str, Any] = {}
+    for part in parts:
+        kinds |= {field.name: field.type for field in part.schema if not groups.shows(field.type)}
+    return [
+        pa.RecordBatch.from_arrays(
+            [plain(array, kinds.get(name, array.type)) for name, array in zip(part.schema.names, part.columns, strict=True)],
+            names=part.schema.names,
+        )
+        for part in parts
     ]
-    if all(made.type.id != _LIST_VIEW for made in arrays):
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return pa.RecordBatch.from_arrays(arrays, names=schema.names)
+
+
+def take_rows(group: pa.RecordBatch, index: IntArray) -> pa.RecordBatch:
+    """The rows at `index`, in that order; of views only the views are copied."""
+    if not any(groups.shows(kind) for kind in group.schema.types):
+        return groups.take(group, index)
+    return pa.RecordBatch.from_arrays([take(column, index) for column in group.columns], names=group.schema.names)
+
+
+def buffers(array: ArrowArray) -> list[memoryview | None]:
+    """The values of a column of text or bytes, or of views of these, each as read-only bytes where it lies; None for null."""
+    if array.type.id not in (*_TEXT, *_VIEWS):
+        raise DataError(f"expected a column of text or bytes, got {array.type}")
+    if not len(array):
+        return []
+    shown = _shown_bytes(array) if array.type.id in _VIEWS else _own_bytes(array)
+    if not array.null_count:
+        return list(shown)
+    return [value if valid else None for value, valid in zip(shown, to_numpy(array.is_valid()).tolist(), strict=True)]
+
+
+def _own_bytes(array: ArrowArray) -> Iterator[memoryview]:
+    ends, data = groups.byte_span(array)
+    places = (ends - ends[0]).tolist()
+    return (data[begin:end] for begin, end in itertools.pairwise(places))
+
+
+def _shown_bytes(array: ArrowArray) -> Iterator[memoryview]:
+    _, elements, *others = array.buffers()
+    inside = memoryview(elements)
+    shown = [memoryview(data) for data in others]
+    table = np.frombuffer(elements, np.int32).reshape(-1, 4)[array.offset : array.offset + len(array)]
+    for row, (length, _, number, begin) in enumerate(table.tolist(), array.offset):
+        if length <= IN_PLACE:
+            yield inside[row * _ELEMENT.itemsize + 4 :][:length]
+        else:
+            yield shown[number][begin : begin + length]
 
 
 def concat(arrays: Sequence[ArrowArray], kind: Any) -> ArrowArray:
@@ -198,18 +269,10 @@ def _own(array: ArrowArray) -> int:
     return int(array.nbytes)
 
 
-def hash_columns(columns: Sequence[Sequence[ArrowArray]], schema: pa.Schema) -> int:
-    """`groups.hash_group` of an ordinary group of this schema, of whose columns there are the parts; without joining them."""
-    digest = xxhash.xxh3_64()
-    for parts, field in zip(columns, schema, strict=True):
-        digest.update(field.name.encode())
-        _hash_parts(digest, parts, field.type)
-    return digest.intdigest()
-
-
-def _hash_parts(digest: Any, columns: Sequence[ArrowArray], kind: Any) -> None:
+def hash_parts(digest: Any, columns: Sequence[ArrowArray], kind: Any) -> None:
+    """Feed the digest what `groups.hash_array` would, of an ordinary column of type `kind`, of which there are the parts."""
     size = sum(len(c) for c in columns)
-    if len(columns) == 1:
+    if len(columns) == 1 and not _is_number(columns[0]):
         groups.hash_array(digest, columns[0])
     elif not size or any(c.null_count for c in columns):
         groups.hash_array(digest, pa.concat_arrays(columns))
@@ -222,11 +285,11 @@ def _hash_parts(digest: Any, columns: Sequence[ArrowArray], kind: Any) -> None:
     elif kind.id in (_LIST, _LARGE_LIST):
         digest.update(f"{kind}{size}".encode())
         digest.update(np.concatenate([np.diff(to_numpy(c.offsets)) for c in columns]).astype(np.int64, copy=False))
-        _hash_parts(digest, [c.flatten() for c in columns], kind.value_type)
+        hash_parts(digest, [c.flatten() for c in columns], kind.value_type)
     elif kind.id == _STRUCT:
         digest.update(f"{kind}{size}".encode())
         for field, *child in zip(kind, *(c.flatten() for c in columns), strict=True):
-            _hash_parts(digest, child, field.type)
+            hash_parts(digest, child, field.type)
     elif all(_is_number(c) for c in columns):
         digest.update(f"{kind}{size}".encode())
         for c in columns:

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from zephon.errors import Where
 from zephon.plugin import DataError, Shard, Store
+from zephon_formats._arrow_read import Mapped
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
@@ -57,7 +58,8 @@ class FileSource:
         self._store, self._path, self.size = store, shard.path, shard.size
         self._local = store.local(shard.path)
 
-    def read(self, start: int, stop: int) -> memoryview:
+    def check(self) -> None:
+        """Raises `DataError` where a local file has another size than the listed one, or is gone."""
         if self._local is not None:
             try:
                 found = os.stat(self._local).st_size
@@ -66,10 +68,23 @@ class FileSource:
             if found != self.size:
                 raise DataError(f"the file has {found} bytes; it had {self.size} when it was listed",
                                 hint="data must not change during a run")  # fmt: skip
+
+    def read(self, start: int, stop: int) -> memoryview:
+        self.check()
         data = self._store.read(self._path, start, stop)
         if len(data) != stop - start:
             raise DataError(f"the file ends at byte {start + len(data)}, before the rows that its index promises")
         return memoryview(data)
+
+
+class MappedSource:
+    """A file, mapped; nothing is copied."""
+
+    def __init__(self, map: Mapped, size: int) -> None:
+        self._map, self.size = map, size
+
+    def read(self, start: int, stop: int) -> memoryview:
+        return memoryview(self._map.get(start, stop))
 
 
 class MemorySource:

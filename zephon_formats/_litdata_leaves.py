@@ -28,6 +28,8 @@ class Decoder:
 
     def __init__(self, items: Items, leaves: int, *, allow_pickle: bool) -> None:
         self.data, self.first, self.allow_pickle = items.data, items.first, allow_pickle
+        self.views = False
+        """Bytes are shown where they are."""
         begin, end = items.ends[:-1], items.ends[1:]
         self.rows = len(begin)
         head = 4 * leaves
@@ -103,6 +105,27 @@ def gather(data: U8, begin: I64, size: I64) -> Array:
     return every.take(pa.array(np.arange(0, 2 * rows, 2)))
 
 
+def shows(kind: pa.DataType) -> bool:
+    """Whether a leaf's array of this type is, or has, what `shown` makes."""
+    return bool(pa.types.is_binary_view(kind)) or (
+        pa.types.is_struct(kind) and any(pa.types.is_binary_view(f.type) for f in kind)
+    )
+
+
+def shown(data: U8, begin: I64, size: I64) -> Array:
+    """The same values as a binary_view, which shows them where they are."""
+    rows = len(begin)
+    if not rows:
+        return pa.array([], pa.binary_view())
+    ends = np.empty(2 * rows, dtype=np.int32)
+    ends[0::2], ends[1::2] = begin, begin + size
+    data_buffer: Any = pa.py_buffer(data)  # type: ignore[arg-type]
+    every: Any = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(ends), data_buffer])  # type: ignore[arg-type]
+    _, elements, *buffers = every.cast(pa.binary_view()).buffers()
+    mine: Any = np.frombuffer(elements, "V16", len(every))[0::2].copy()
+    return pa.Array.from_buffers(pa.binary_view(), rows, [None, pa.py_buffer(mine), *buffers])
+
+
 def gather_flat(data: U8, begin: I64, size: I64) -> U8:
     """The same bytes without their borders, in new memory (so that they are aligned)."""
     total = int(size.sum())
@@ -161,7 +184,7 @@ def text_array(made: Array, first: int) -> Array:
 
 
 def _binary(d: Decoder, _: Leaf, begin: I64, size: I64) -> Array:
-    return gather(d.data, begin, size)
+    return shown(d.data, begin, size) if d.views else gather(d.data, begin, size)
 
 
 def _text(d: Decoder, _: Leaf, begin: I64, size: I64) -> Array:
@@ -178,13 +201,14 @@ def _number(dtype: str) -> Callable[[Decoder, Leaf, I64, I64], Array]:
     return decode
 
 
-def _media(d: Decoder, _: Leaf, begin: I64, size: I64) -> Array:
-    return media_array(gather(d.data, begin, size))
+def _media(d: Decoder, leaf: Leaf, begin: I64, size: I64) -> Array:
+    return media_array(_binary(d, leaf, begin, size))
 
 
 def media_array(made: Array) -> Array:
     """Files as Hugging Face keeps them: their bytes, and no path."""
-    return pa.StructArray.from_arrays([made, pa.nulls(len(made), pa.string())], fields=list(MEDIA))
+    fields = [MEDIA[0].with_type(made.type), MEDIA[1]]
+    return pa.StructArray.from_arrays([made, pa.nulls(len(made), pa.string())], fields=fields)
 
 
 def _pil(d: Decoder, _: Leaf, begin: I64, size: I64) -> Array:

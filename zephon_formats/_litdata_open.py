@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from zephon.errors import Where
 from zephon.plugin import DataError, Shard, Store, Units, at
+from zephon_formats._arrow_read import Mapped
 from zephon_formats._litdata_chunk import (
     ARROW_ROWS,
     I64,
@@ -18,6 +19,7 @@ from zephon_formats._litdata_chunk import (
     FileSource,
     Framed,
     Items,
+    MappedSource,
     MemorySource,
     Plain,
     Source,
@@ -25,8 +27,8 @@ from zephon_formats._litdata_chunk import (
     read_layout,
     unpack_whole,
 )
-from zephon_formats._litdata_index import Column, Stream, base_name, dtype_of
-from zephon_formats._litdata_leaves import Array, Decoder, gather_flat, list_array, number_array
+from zephon_formats._litdata_index import Column, Leaf, Stream, base_name, dtype_of
+from zephon_formats._litdata_leaves import Array, Decoder, gather_flat, list_array, number_array, shows
 from zephon_formats._litdata_values import conform, nulls
 
 PIECE_BYTES = 1 << 30
@@ -51,6 +53,7 @@ class OpenChunk:
         self._check_size()
         self._tokens = self._token_count() if block_size is not None else 0
         self._units = _cut(self._row_count(), self._decoded_bytes(), 0 if self._whole else unit_bytes, self._grain())
+        self._map: Mapped | None = None
         self._layout: Plain | Framed | ArrowRows | None = None
         self._closed = False
 
@@ -100,11 +103,52 @@ class OpenChunk:
                 raise DataError("the shard is closed")
             if not 0 <= start <= stop <= last - first:
                 raise DataError(f"rows [{start}, {stop}) are not in unit {unit}, which has {last - first}")
-            by_name = {c.name: c for c in self._stream.columns}
-            wanted = [by_name[n] for n in dict.fromkeys(self.schema.names if columns is None else columns) if n in by_name]
+            wanted = self._wanted(columns)
             if start == stop:
                 return [_batch(wanted, [pa.array([], c.kind) for c in wanted], 0)]
             return self._rows(wanted, first + start, first + stop)
+
+    def _wanted(self, columns: Sequence[str] | None) -> list[Column]:
+        by_name = {c.name: c for c in self._stream.columns}
+        return [by_name[n] for n in dict.fromkeys(self.schema.names if columns is None else columns) if n in by_name]
+
+    @property
+    def mapped(self) -> tuple[int, int] | None:
+        """See `OpenShard`: a local chunk in which nothing is packed is mapped for `views`."""
+        if self._map is None and self._may_map and not isinstance(self._opened(keep=False)[1], Framed):
+            path = self._store.local(self._shard.path)
+            assert path is not None
+            FileSource(self._store, self._shard).check()
+            self._map = Mapped(path)
+        return None if self._map is None else self._map.span
+
+    @property
+    def _may_map(self) -> bool:
+        stream = self._stream
+        values = self._block is None and not stream.temporal and stream.loader != "TokensLoader"
+        packed = stream.compression or (stream.in_arrow and stream.packed_arrow)
+        return values and not packed and self._store.local(self._shard.path) is not None
+
+    def views(self, unit: int, columns: Sequence[str] | None) -> Sequence[pa.RecordBatch]:
+        """See `OpenShard`: items hold their values one beside the other, so a column of them is a copy, or views."""
+        first, last = int(self._units[unit]), int(self._units[unit + 1])
+        if self.mapped is None or first == last:
+            return self.read(unit, columns, 0, last - first)
+        with at(shard=self._shard.path):
+            if self._closed:
+                raise DataError("the shard is closed")
+            source = FileSource(self._store, self._shard)
+            source.check()
+            assert self._map is not None
+            mapped, layout, wanted = MappedSource(self._map, source.size), self._layout, self._wanted(columns)
+            if isinstance(layout, ArrowRows):
+                return self._from_arrow(layout, mapped, wanted, first, last, views=True)
+            assert layout is not None
+            items = layout.items(mapped, first, last)
+            if len(items.data) > _MOST:
+                return self._rows(wanted, first, last)
+            arrays = self._columns(wanted, items, views=True)
+            return [pa.RecordBatch.from_arrays(arrays, names=[c.name for c in wanted])]
 
     def items(self, start: int, stop: int) -> Items | None:
         """The bytes of these rows' items; None for a chunk of Arrow batches, which has none."""
@@ -154,22 +198,26 @@ class OpenChunk:
                 raise DataError(f"the row has {len(items.data)} bytes; 2 GiB is the most", where=Where(row=low))
         return made
 
-    def _columns(self, wanted: Sequence[Column], items: Items) -> list[Array]:
+    def _columns(self, wanted: Sequence[Column], items: Items, *, views: bool = False) -> list[Array]:
         if self._stream.loader == "TokensLoader":
             return [self._documents(items) for _ in wanted]
         if self._stream.temporal:
             return [_temporal(items, self._stream.temporal, c) for c in wanted]
         decoder = Decoder(items, len(self._stream.formats), allow_pickle=self._allow_pickle)
-        return [
-            nulls(decoder.rows, c.kind) if c.node is None else conform(decoder.array(c.node), c.kind, items.first)
-            for c in wanted
-        ]
+        arrays = []
+        for c in wanted:
+            decoder.views = views and isinstance(c.node, Leaf)
+            made = nulls(decoder.rows, c.kind) if c.node is None else decoder.array(c.node)
+            arrays.append(made if decoder.views and shows(made.type) else conform(made, c.kind, items.first))
+        return arrays
 
     def _from_arrow(
-        self, layout: ArrowRows, source: Source, wanted: Sequence[Column], start: int, stop: int
+        self, layout: ArrowRows, source: Source, wanted: Sequence[Column], start: int, stop: int, *, views: bool = False
     ) -> list[pa.RecordBatch]:
         made = []
-        for batch, row in layout.batches(source, start, stop, [c.name for c in wanted]):
+        # to leave columns out would be a copy of the others
+        names = [c.name for c in (self._stream.columns if views else wanted)]
+        for batch, row in layout.batches(source, start, stop, names):
             low, high = max(start - row, 0), min(stop - row, len(batch))
             arrays = []
             for column in wanted:
@@ -177,9 +225,9 @@ class OpenChunk:
                 array = nulls(len(batch), column.kind) if index < 0 else conform(batch.column(index), column.kind, row)
                 # what Arrow reads are views of one buffer, and a light column must not hold on to the heavy ones
                 part = array.slice(low, high - low)
-                arrays.append(part.take(_numbers(len(part))) if len(wanted) < len(layout.schema) else part)
+                arrays.append(part.take(_numbers(len(part))) if len(wanted) < len(layout.schema) and not views else part)
             made.append(_batch(wanted, arrays, high - low))
-        if len(made) > 1 and sum(b.nbytes for b in made) < PIECE_BYTES:
+        if not views and len(made) > 1 and sum(b.nbytes for b in made) < PIECE_BYTES:
             return pa.Table.from_batches(made).combine_chunks().to_batches()
         return made
 

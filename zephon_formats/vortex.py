@@ -121,6 +121,7 @@ class _OpenVortex:
         self._shard = shard
         self._local = store.local(shard.path)
         self.shares_file = self._local is not None
+        before = _maps_of(self._local)
         self._ranges = _Ranges(store, shard)
         _check_size(shard, self._local)
         with self._explained("the Vortex file can't be opened"):
@@ -132,6 +133,8 @@ class _OpenVortex:
                 raise DataError(f"the file holds values of type {self._file.dtype} and no columns", hint="write a struct array")
             found = self._file.dtype.to_arrow_schema()
             rows, splits = len(self._file), self._file.splits()
+        # what other threads map meanwhile is a map of the same file: values there last as well, but aren't known to, and are copied
+        self.mapped = next(iter(_maps_of(self._local) - before), None)
         self.schema: pa.Schema = pa.schema([pa.field(f.name, ordinary_type(f.type)) for f in found])
         size = max(shard.size, rows * sum(_width(f.type) for f in self.schema))
         self._borders = unit_borders(splits, rows, size, unit_bytes)
@@ -187,6 +190,20 @@ def _checked(array: Any, schema: pa.Schema) -> list[pa.RecordBatch]:
     batch = pa.RecordBatch.from_struct_array(array)
     batch.validate(full=True)  # Vortex passes damaged offsets on, which crash whoever follows them
     return ordinary_batches(batch, schema)
+
+
+def _maps_of(path: str | None) -> set[tuple[int, int]]:
+    """Address and size of each map that this process has of a file; Vortex doesn't say. None where the system doesn't, either."""
+    if path is None:
+        return set()
+    try:
+        inode = str(os.stat(path).st_ino)
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+            lines = [line.split(maxsplit=5) for line in file]
+    except OSError:
+        return set()
+    spans = [fields[0].split("-") for fields in lines if len(fields) > 5 and fields[4] == inode]
+    return {(int(begin, 16), int(end, 16) - int(begin, 16)) for begin, end in spans}
 
 
 def _rows_only(rows: int) -> pa.RecordBatch:

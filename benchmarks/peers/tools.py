@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -34,11 +35,14 @@ def touch(payloads: Iterable[Any]) -> int:
     return count
 
 
-def touch_arrow(column: Any) -> int:
-    """The same for an Arrow array of binary (or of structs with `bytes`), through buffers."""
-    if hasattr(column, "field"):
-        column = column.field("bytes")
-    return touch(value.as_buffer() for value in column)
+def touch_arrow(images: Any, texts: Any) -> int:
+    """The same for an Arrow array of binary, where its values lie (a scalar's `as_buffer` is a copy), with a list of text, as other
+    loaders' records have it."""
+    _, offsets, data = images.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(images) + 1, images.offset * 4).tolist()
+    values = memoryview(data)
+    assert len(texts.to_pylist()) == len(images)
+    return touch(values[begin:end] for begin, end in itertools.pairwise(ends))
 
 
 def forever(make: Callable[[], Iterable[Any]]) -> Iterator[Any]:

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zephon import groups
+from zephon.engine import pieces
 from zephon.gathers import gather_bytes
-from zephon.views import concat, hash_columns, own_bytes, plain_group, take_from, viewed
+from zephon.views import BYTES, buffers, concat, hash_parts, own_bytes, plain_group, take_from, viewed
 
 STRUCT = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string()), pa.field("size", pa.int32())])
 KINDS: dict[str, Any] = {
@@ -124,9 +126,43 @@ def test_an_empty_part_and_no_rows() -> None:
 
 @settings(max_examples=150)
 @given(parts())
-def test_the_hash_of_pieces_is_that_of_the_joined_group(given_parts: list[pa.RecordBatch]) -> None:
-    columns = [[p.column(i) for p in given_parts] for i in range(given_parts[0].num_columns)]
-    assert hash_columns(columns, given_parts[0].schema) == groups.hash_group(pa.concat_batches(given_parts))  # type: ignore[attr-defined]
+def test_the_hash_of_parts_is_that_of_the_joined_group(given_parts: list[pa.RecordBatch]) -> None:
+    digest = xxhash.xxh3_64()
+    for number, field in enumerate(given_parts[0].schema):
+        digest.update(field.name.encode())
+        hash_parts(digest, [p.column(number) for p in given_parts], field.type)
+    assert digest.intdigest() == groups.hash_group(pa.concat_batches(given_parts))  # type: ignore[attr-defined]
+
+
+@settings(max_examples=150)
+@given(parts(), st.data())
+def test_runs_of_blocks_joined_as_views(given_parts: list[pa.RecordBatch], data: st.DataObject) -> None:
+    """Their rows and their hash are those of the slices one after the other; of memory that lasts nothing is copied."""
+    schema = given_parts[0].schema
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "_ROW", data.draw(st.sampled_from([0, 1 << 30])))
+        blocks = [pieces.Block(part, lasts=True) for part in given_parts]
+    runs, slices = [], []
+    for number, low in data.draw(
+        st.lists(st.tuples(st.integers(0, len(blocks) - 1), st.integers(0, 4)), min_size=1, max_size=5)
+    ):
+        low = min(low, len(blocks[number]) - 1)
+        high = data.draw(st.integers(low + 1, len(blocks[number])))
+        runs += pieces.cut([blocks[number]], low, high)
+        slices.append(given_parts[number].slice(low, high - low))
+    digest = xxhash.xxh3_64()
+    arrays = []
+    for number, field in enumerate(schema):
+        digest.update(field.name.encode())
+        arrays.append(pieces.joined(runs, number, field.type, digest, lasts=True, copied=False, lists=False))
+    made = pa.RecordBatch.from_arrays(arrays, names=schema.names)
+    made.validate(full=True)
+    wanted = pa.concat_batches(slices)  # type: ignore[attr-defined]
+    assert plain_group(made, schema).to_pylist() == wanted.to_pylist()
+    assert digest.intdigest() == groups.hash_group(wanted)
+    for array, kind in zip(arrays, schema.types, strict=True):
+        if array.type.id in BYTES:
+            assert [v if v is None else bytes(v) for v in buffers(array)] == array.cast(pa.large_binary()).to_pylist(), kind
 
 
 APART: dict[str, tuple[Any, Any, Any]] = {

@@ -309,3 +309,18 @@ def test_blocks_of_something_else_are_refused(tmp_path: Path) -> None:
         rows_of(tmp_path / "set", LitData(block_size=4))
     with pytest.raises(RecipeError, match="block_size"):
         LitData(block_size=0)
+
+
+@pytest.mark.parametrize("arrow", [True, False])
+def test_values_of_a_mapped_chunk_are_shown_where_they_are(arrow: bool, tmp_path: Path) -> None:
+    """Bytes beside other values are no column without a copy, so they come as views; an Arrow chunk's are columns as they are."""
+    extra = {} if arrow else {"size": 1.5, "array": np.arange(3)}
+    write(tmp_path, [{"image": bytes([i]) * 500, "text": f"row {i}", **extra} for i in range(9)], chunk_size=9)
+    (chunk,) = opened(tmp_path)
+    begin, size = chunk.mapped  # type: ignore[attr-defined]
+    (group,) = chunk.views(0, ["image", "text"])  # type: ignore[attr-defined]
+    rows = pa.Table.from_batches(chunk.read(0, ["image", "text"], 0, 9)).to_pylist()
+    assert group.to_pylist() == rows
+    assert [row["image"] for row in rows] == [bytes([i]) * 500 for i in range(9)]
+    values = group.column(0).buffers()[2]
+    assert begin <= values.address < begin + size

@@ -47,16 +47,18 @@ def pipeline(dataset: Dataset, **options: Any) -> Pipeline:
     return Pipeline(source).batch(1).options(lanes=1, **options)
 
 
-@pytest.mark.parametrize("policy", ["raise", "skip"])
+@pytest.mark.parametrize(("policy", "copy"), [("raise", False), ("raise", True), ("skip", True)])
 @pytest.mark.parametrize("name", FORMATS)
-def test_rows_that_come_after_it_are_the_listed_ones_an_error_or_drops(name: str, policy: str, tmp_path: Path) -> None:
+def test_rows_that_come_after_it_are_the_listed_ones_an_error_or_drops(
+    name: str, policy: str, copy: bool, tmp_path: Path
+) -> None:
     made = FORMATS[name]
     rows = {json.dumps(row) for row in made.write_rows(tmp_path / "new", COUNT, COUNT // EACH)}
     (tmp_path / "all").mkdir()
     made.write(tmp_path / "all", [others(made.rows(COUNT)[i : i + EACH]) for i in range(0, COUNT, EACH)])
     dataset = Dataset.from_path("corpus", tmp_path / "new", cache_dir=str(tmp_path / "cache"))
     victim = data_of(dataset.shards[2])
-    run = pipeline(dataset, on_error=policy)
+    run = pipeline(dataset, on_error=policy, copy=copy)
     batches = iter(run)
     found = [row_of(next(batches))]
     overwrite(victim, Path(data_of(Dataset.from_path("other", tmp_path / "all").shards[2])).read_bytes())

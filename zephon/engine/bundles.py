@@ -89,12 +89,12 @@ def check_maps(picks: Sequence[Pick]) -> None:
         verify(shards)
 
 
-def collected(bundles: Sequence[Bundle], number: I64, offset: I64, schema: pa.Schema, *, views: bool) -> pa.RecordBatch:
+def collected(bundles: Sequence[Bundle], number: I64, offset: I64, schema: pa.Schema, keep: frozenset[int]) -> pa.RecordBatch:
     """Row i is row `offset[i]` of `bundles[number[i]]`; each is copied once.
 
     Args:
         schema: of the group, with ordinary columns.
-        views: lists may be list views of the bundles' memory. Never of a map, which may change.
+        keep: types of views that may stay views of the bundles' memory.
     """
     pieces: list[pa.RecordBatch] = []
     which, row = np.zeros(len(number), np.int64), offset
@@ -110,5 +110,4 @@ def collected(bundles: Sequence[Bundle], number: I64, offset: I64, schema: pa.Sc
     if len(pieces) > 1:
         used, which = np.unique(which, return_inverse=True)
         pieces = [pieces[u] for u in used]
-    lists = views and all(b.verify is None for b in bundles)
-    return plain_group(take_from(pieces, which, row, schema), schema, but_lists=lists)
+    return plain_group(take_from(pieces, which, row, schema), schema, keep)

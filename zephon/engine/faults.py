@@ -12,6 +12,7 @@ from zephon import groups
 from zephon.engine.counts import Counts, add_counts, difference, has_documents, record_counts
 from zephon.errors import DataError, InternalError, LimitError, PluginError, RunnerError, Where, ZephonError, wrap
 from zephon.plugin import Drops, Outcome, at
+from zephon.views import alike
 
 Policy = Literal["raise", "skip", "quarantine"]
 POLICIES: tuple[str, ...] = ("raise", "skip", "quarantine")
@@ -246,7 +247,7 @@ def placed(error: ZephonError, group: pa.RecordBatch, operator: str | None = Non
 def joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     """The parts as one group. Raises `DataError` naming the first record that doesn't go with those before it."""
     try:
-        return groups.concat(parts)
+        return groups.concat(alike(parts))
     except DataError as error:
         schema = parts[0].schema
         for part in parts:

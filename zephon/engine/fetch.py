@@ -16,10 +16,11 @@ from zephon.dataset import Dataset
 from zephon.engine.bundles import Bundle, Pick, check_maps, collected, in_order
 from zephon.engine.faults import Failure, Losses, Policy, Streak
 from zephon.engine.keep import Keep
+from zephon.engine.pieces import Block, Piece, at_most, cut, joined, whole
 from zephon.errors import DataError, RecipeError, ZephonError
 from zephon.keys import I64, key
 from zephon.plan.source import Chunk, Plan
-from zephon.views import concat, hash_columns, take, take_from, viewed, viewed_list
+from zephon.views import BYTES, LISTS, hash_parts, stands_for, take_from
 
 _ONE_PIECE = 256 << 20
 _MANY_RUNS = 64
@@ -40,7 +41,8 @@ class Fetcher:
         keep_bytes: how much decoded data to keep for lanes that share it.
         policy: what becomes of rows that can't be read.
         keys: `fetch` says for each group what its content is, as a hash.
-        views: `fetch` may give lists as list views of the bundle's memory.
+        views: `fetch` may give lists as list views of the bundle's memory, but never of a map.
+        shows: it may give text and bytes as views, of maps too: `check_shown` says whether a group still shows what was fetched.
     """
 
     def __init__(
@@ -53,23 +55,30 @@ class Fetcher:
         policy: Policy,
         keys: bool = False,
         views: bool = False,
+        shows: bool = False,
     ) -> None:
         self.plan = plan
         self.datasets = list(datasets)
         self.policy = policy
         self._keys = keys
         self._views = views
+        self._shows = shows
+        self._keep = BYTES if shows else LISTS if views else frozenset[int]()
         self.schema = source_schema(self.datasets, columns, [rows is not None for rows in plan.rows])
         self.made_schema = with_provenance(self.schema)
         self.columns = [self._columns_of(d) for d in self.datasets]
         self.units: Keep[list[pa.RecordBatch]] = Keep(keep_bytes // 2, lambda made: sum(g.nbytes for g in made))
         self.bundles: Keep[Bundle] = Keep(keep_bytes // 2, lambda made: made.nbytes)
-        self._lasting: Keep[list[pa.RecordBatch] | None] = Keep(_LASTING_UNITS, lambda _: 1)
+        self._lasting: Keep[list[Block] | None] = Keep(_LASTING_UNITS, lambda _: 1)
         """Units that lie in maps of files, or in data sets in memory; None: this one doesn't."""
+        self._fleeting: set[tuple[int, int]] = set()
+        """Shards, by component, of which a unit was found not to: their units aren't read to find out."""
         self._newest: dict[tuple[int, int], int] = {}
         """The last bundle that was asked for, by component and lane."""
         self._ahead: dict[tuple[int, int], int] = {}
         """The last bundle that was fetched ahead, by component and lane."""
+        self._mapped: set[int] = set()
+        """The components of which bundles are views of maps."""
         self._excluded = [d.excluded or None for d in self.datasets]
 
     def _columns_of(self, dataset: Dataset) -> list[str] | None:
@@ -120,13 +129,23 @@ class Fetcher:
         try:
             check_maps(picks)  # to touch what was cut off a map would end the process
             group, content = self._collect(picks)
-            check_maps(picks)
+            if not self._shows:  # else `check_shown` will be asked
+                check_maps(picks)
         except DataError:
             # a map was written to since its bundle was made, which is made anew: without these rows, or with their error
             for name in names:
                 self.bundles.drop(name)
             return self.fetch(chunk)
         return group, losses, content
+
+    def check_shown(self, group: pa.RecordBatch) -> None:
+        """Raises `DataError` where a file whose rows the group has is not any more what it was when they were fetched."""
+        if not self._mapped:
+            return
+        pairs = set(zip(groups.ints(group, groups.COMPONENT).tolist(), groups.ints(group, groups.SHARD).tolist(), strict=True))
+        for component, shard in pairs:
+            if component in self._mapped:
+                self.datasets[component].check((shard,))
 
     def _collect(self, picks: Sequence[Pick]) -> tuple[pa.RecordBatch, int]:
         """The picked rows as one group, by their places in the chunk, and their key."""
@@ -139,7 +158,8 @@ class Fetcher:
             for bundle in bundles:
                 digest.update(bundle.content.to_bytes(8, "little"))
             content = digest.intdigest()
-        return collected(bundles, number, offset, self.made_schema, views=self._views), content
+        keep = self._keep - LISTS if any(b.verify is not None for b in bundles) else self._keep
+        return collected(bundles, number, offset, self.made_schema, keep), content
 
     def _kept(self, bundle: Bundle, offset: I64, component: int, losses: Losses) -> I64 | None:
         """Which of the drawn rows are neither excluded nor unreadable; None: all."""
@@ -213,15 +233,14 @@ class Fetcher:
         out = out if out is not None and out.any() else None
         pieces, bad, lasts = self._pieces(component, unit, row)
         shares = dataset.shares_files
-        if len(pieces) == 1 or sum(x.nbytes for x in (*pieces, *known)) <= _ONE_PIECE:
-            parts = [*([p.column(i) for p in pieces] for i in range(len(self.schema))), *([k] for k in known)]
-            content = key(hash_columns(parts, self.made_schema)) if self._keys else 0
-            made = [self._joined(parts, lasts, copied=shares and len(pieces) == 1)]
+        if len(pieces) == 1 or at_most(pieces, _ONE_PIECE - sum(k.nbytes for k in known)):
+            group, content = self._joined(pieces, known, lasts, copied=shares and len(pieces) == 1)
+            made = [group]
         else:
             lasts, begin, made = False, 0, []
             for piece in pieces:
                 mine = [k.slice(begin, len(piece)) for k in known]
-                one = pa.RecordBatch.from_arrays([*piece.columns, *mine], schema=self.made_schema)
+                one = pa.RecordBatch.from_arrays([*piece.group.columns, *mine], schema=self.made_schema)
                 made.append(groups.take(one, np.arange(len(one))) if shares else one)
                 begin += len(piece)
             content = key(*map(groups.hash_group, made)) if self._keys else 0
@@ -235,48 +254,62 @@ class Fetcher:
                 return self._read_bundle(component, lane, number)
         starts = np.cumsum([0, *(len(p) for p in made[:-1])], dtype=np.int64)
         if lasts and shares:
+            self._mapped.add(component)
             return Bundle(made, starts, bad, out, content, dataset.check, shard.astype(np.int64))
         return Bundle(made, starts, bad, out, content)
 
-    def _joined(self, columns: Sequence[Sequence[groups.ArrowArray]], lasts: bool, *, copied: bool) -> pa.RecordBatch:
-        """The parts of each column as one: of what lasts as views, else in memory of its own where it has to be `copied`."""
+    def _joined(
+        self, pieces: Sequence[Piece], known: Sequence[groups.ArrowArray], lasts: bool, *, copied: bool
+    ) -> tuple[pa.RecordBatch, int]:
+        """The pieces and what is known of their rows as one group, and its key: of what lasts as views, else in memory of its own where
+        it has to be `copied`."""
+        digest = xxhash.xxh3_64() if self._keys else None
         arrays = []
-        for parts, wanted in zip(columns, self.made_schema, strict=True):
-            made = concat([viewed(c) for c in parts] if lasts else parts, wanted.type)
-            if copied and not lasts:
-                made = take(made, np.arange(len(made)))
-            arrays.append(viewed_list(made) if self._views else made)
-        return pa.RecordBatch.from_arrays(arrays, names=self.made_schema.names)
+        for number, field in enumerate(self.made_schema):
+            if digest is not None:
+                digest.update(field.name.encode())
+            if number < len(self.schema):
+                arrays.append(joined(pieces, number, field.type, digest, lasts=lasts, copied=copied, lists=self._views))
+                continue
+            arrays.append(known[number - len(self.schema)])
+            if digest is not None:
+                hash_parts(digest, arrays[-1:], field.type)
+        group = pa.RecordBatch.from_arrays(arrays, names=self.made_schema.names)
+        return group, 0 if digest is None else key(digest.intdigest())
 
-    def _pieces(self, component: int, unit: I64, row: I64) -> tuple[list[pa.RecordBatch], dict[int, ZephonError], bool]:
-        """The rows in groups that follow one another, the errors of those that could not be read, and whether all of them last."""
+    def _pieces(self, component: int, unit: I64, row: I64) -> tuple[list[Piece], dict[int, ZephonError], bool]:
+        """The rows in pieces that follow one another, the errors of those that could not be read, and whether all of them last."""
         border = np.flatnonzero((np.diff(unit) != 0) | (np.diff(row) != 1)) + 1
         starts = np.concatenate([[0], border]).astype(np.int64)
         if len(starts) > _MANY_RUNS and len(np.unique(unit)) < len(starts):
-            return *self._gather(component, unit, row), False
+            group, bad = self._gather(component, unit, row)
+            return [whole(group)], bad, False
         return self._slices(component, unit, row, starts, np.append(border, len(row)))
 
     def _slices(
         self, component: int, unit: I64, row: I64, starts: I64, stops: npt.NDArray[Any]
-    ) -> tuple[list[pa.RecordBatch], dict[int, ZephonError], bool]:
+    ) -> tuple[list[Piece], dict[int, ZephonError], bool]:
         """Runs of neighbouring rows, each a slice of its unit; which could not be read; and whether all of them last."""
-        pieces: list[pa.RecordBatch] = []
+        pieces: list[Piece] = []
         bad: dict[int, ZephonError] = {}
         lasts = True
+        looked: set[int] = set()
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             number, first = int(unit[start]), int(row[start])
             last = first + stop - start
             try:
-                found = self._lasting_unit(component, number)
+                found = self._lasting_unit(component, number, looked)
                 lasts = lasts and found is not None
-                pieces += _slice(self._unit(component, number, last - first) if found is None else found, first, last)
+                pieces += cut(
+                    [Block(g) for g in self._unit(component, number, last - first)] if found is None else found, first, last
+                )
             except DataError as error:
                 got, wrong = self._salvage(component, number, first, last, error)
-                pieces += got
+                pieces += map(whole, got)
                 bad.update({start + offset: why for offset, why in wrong.items()})
         return pieces, bad, lasts
 
-    def _gather(self, component: int, unit: I64, row: I64) -> tuple[list[pa.RecordBatch], dict[int, ZephonError]]:
+    def _gather(self, component: int, unit: I64, row: I64) -> tuple[pa.RecordBatch, dict[int, ZephonError]]:
         """Rows of small units that come again and again (a data set with fewer rows than a bundle)."""
         parts: list[pa.RecordBatch] = []
         which, place, held = np.empty_like(row), row.copy(), 0
@@ -285,30 +318,41 @@ class Fetcher:
             here = np.flatnonzero(unit == number)
             size = int(self.datasets[component].units.rows[number])
             try:
-                whole = groups.concat(self._unit(component, int(number), 0))
+                group = groups.concat(self._unit(component, int(number), 0))
             except DataError as error:
-                pieces, wrong = self._salvage(component, int(number), 0, size, error)
-                whole = groups.concat(pieces)
+                found, wrong = self._salvage(component, int(number), 0, size, error)
+                group = groups.concat(found)
                 bad.update({int(h): wrong[r] for h, r in zip(here, row[here].tolist(), strict=True) if r in wrong})
-            held += whole.nbytes
+            held += group.nbytes
             if held > _ONE_PIECE:  # units can be much larger than what is drawn from them
-                whole, place[here] = groups.take(whole, row[here]), np.arange(len(here))
+                group, place[here] = groups.take(group, row[here]), np.arange(len(here))
             which[here] = len(parts)
-            parts.append(whole)
-        return [take_from(parts, which, place, self.schema)], bad
+            parts.append(group)
+        return take_from(parts, which, place, self.schema), bad
 
-    def _lasting_unit(self, component: int, number: int) -> list[pa.RecordBatch] | None:
-        """A unit whose memory lasts, so that views of it may be handed on; None: it is no such unit. Raises `DataError`."""
+    def _lasting_unit(self, component: int, number: int, looked: set[int]) -> list[Block] | None:
+        """A unit whose memory lasts, so that views of it may be handed on; None: it is no such unit. Raises `DataError`.
+
+        Args:
+            looked: shards of the data set that are known to be as they were listed; this one's is added.
+        """
         dataset = self.datasets[component]
         if not dataset.may_last(number):
             return None
 
-        def read() -> list[pa.RecordBatch] | None:
-            made = self._read(component, number, 0, None)
-            return made if dataset.lasts(number, made) else None
+        def read() -> list[Block] | None:
+            made = self._read(component, number, 0, None, views=True)
+            if dataset.lasts(number, made):
+                return [Block(group, lasts=True) for group in made]
+            self._fleeting.add((component, shard))
+            return None
 
-        if self._lasting.has((component, number)) and not dataset.in_memory:
-            dataset.check([int(dataset.units.shard[number])])  # it may be kept from before the file was replaced
+        shard = int(dataset.units.shard[number])
+        if (component, shard) in self._fleeting:
+            return None
+        if shard not in looked and not dataset.in_memory and self._lasting.has((component, number)):
+            dataset.check((shard,))  # it may be kept from before the file was replaced
+        looked.add(shard)
         return self._lasting.get((component, number), read)
 
     def _unit(self, component: int, number: int, wanted: int) -> list[pa.RecordBatch]:
@@ -316,8 +360,8 @@ class Fetcher:
             return self._read(component, number, 0, None)  # nobody else needs any of it
         return self.units.get((component, number), lambda: self._read(component, number, 0, None))
 
-    def _read(self, component: int, number: int, start: int, stop: int | None) -> list[pa.RecordBatch]:
-        made = self.datasets[component].read(number, self.columns[component], start, stop)
+    def _read(self, component: int, number: int, start: int, stop: int | None, *, views: bool = False) -> list[pa.RecordBatch]:
+        made = self.datasets[component].read(number, self.columns[component], start, stop, views=views)
         return [self._conform(group, component) for group in made]
 
     def _conform(self, group: pa.RecordBatch, component: int) -> pa.RecordBatch:
@@ -330,12 +374,13 @@ class Fetcher:
             found = group.column(index)
             try:
                 # as text: equal types may name the items of their lists differently, and worker processes get the schema's names
-                arrays.append(found if str(found.type) == str(wanted.type) else found.cast(wanted.type))
+                fits = str(found.type) == str(wanted.type) or stands_for(found.type, wanted.type)
+                arrays.append(found if fits else found.cast(wanted.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise DataError(f"column {wanted.name!r} is {found.type} here and {wanted.type} elsewhere: {error}") from error
         if not arrays:
             raise RecipeError(f"data set {self.datasets[component].name!r} has none of the columns that the pipeline needs")
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return pa.RecordBatch.from_arrays(arrays, names=self.schema.names)
 
     def _salvage(
         self, component: int, number: int, start: int, stop: int, error: ZephonError
@@ -367,16 +412,6 @@ class Fetcher:
             place if where.row is None else type(where)(dataset=dataset.name, shard=shard, row=place.row).within(where)
         )
         return placed
-
-
-def _slice(unit: Sequence[pa.RecordBatch], start: int, stop: int) -> list[pa.RecordBatch]:
-    out, at = [], 0
-    for group in unit:
-        low, high = max(start - at, 0), min(stop - at, len(group))
-        if low < high:
-            out.append(group.slice(low, high - low))
-        at += len(group)
-    return out
 
 
 def with_provenance(schema: pa.Schema) -> pa.Schema:

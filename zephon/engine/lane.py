@@ -15,7 +15,7 @@ from zephon import groups
 from zephon.engine.balance import Balance
 from zephon.engine.counts import record_counts
 from zephon.engine.deciders import Deciders, used_sources
-from zephon.engine.faults import Losses
+from zephon.engine.faults import Losses, joined
 from zephon.engine.ledger import Ledger, decision_counts
 from zephon.engine.stages import INDEX, Level, Note, Report
 from zephon.engine.state import LaneState
@@ -460,7 +460,7 @@ class Lane:
         self._context.load.ready -= gone
         self._ready = deque([Mark.END])
         self.available = 0
-        return groups.concat(left) if left else None
+        return joined(left) if left else None
 
 
 def _shows_sources(rows: pa.RecordBatch) -> bool:

@@ -86,6 +86,8 @@ class Run:
         self._tuner: Tuner | None = None
         # a view keeps the whole block in memory that it is of, also after the fetcher let it go
         self._views = self._blocks_fit() and self._bare and _takes_views(definition.levels[1:], options.runner)
+        self.shows = not options.copy and all(level.stage.moves for level in definition.levels)
+        """Batches hold views of text and bytes where these lie, in mapped files and in data sets in memory."""
         self.fetcher = Fetcher(
             definition.plan,
             definition.datasets,
@@ -94,6 +96,7 @@ class Run:
             policy=options.on_error,
             keys=self._bare,
             views=self._views,
+            shows=self.shows,
         )
         self._load = Load(room=options.byte_budget // 4, at_once=options.worker_count + 2)
         self.pump = self._make_pump(start, padding)
@@ -228,6 +231,8 @@ class Run:
                 if made is not None and made.first_of_step and self._is_over(made):
                     self._end()
                     made = None
+                if self.shows and made is not None and made.group is not None:
+                    self.fetcher.check_shown(made.group)
             except ZephonError as error:
                 raise self._located(error) from error.__cause__
             if made is None:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zephon import groups
+from zephon import groups, views
 from zephon.engine.counts import Counts, record_counts
-from zephon.engine.faults import Losses, Policy, apply_under
+from zephon.engine.faults import Losses, Policy, apply_under, joined
 from zephon.errors import RecipeError, at
 from zephon.plugin import Operator, SelectOperator, StatefulOperator
 from zephon.recipe import operator_fingerprint
@@ -59,11 +59,11 @@ def gather_selection(rows: pa.RecordBatch, sources: Mapping[int, pa.RecordBatch]
     parts, places = [], []
     for number in dict.fromkeys(numbers.tolist()):
         here = np.flatnonzero(numbers == number)
-        parts.append(groups.take(sources[number], index[here]))
+        parts.append(views.take_rows(sources[number], index[here]))
         places.append(here)
     if len(parts) == 1:
         return parts[0]
-    return groups.take(groups.concat(parts), np.argsort(np.concatenate(places), kind="stable"))
+    return views.take_rows(joined(parts), np.argsort(np.concatenate(places), kind="stable"))
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,11 @@ class Stage:
     def trivial(self) -> bool:
         """Nothing but moving memory: not worth sending to another process."""
         return not self.steps
+
+    @property
+    def moves(self) -> bool:
+        """Nothing but whole rows, as they are: there is no operator that would look into them."""
+        return self.trivial and self.builder is None
 
     @property
     def counted(self) -> bool:

@@ -20,6 +20,7 @@ from zephon import groups
 from zephon.errors import DataError, ZephonError
 from zephon.plugin import FileInfo, OpenShard, Reader, Shard, Store
 from zephon.storage import LocalStore, expand
+from zephon.views import stands_for
 
 __all__ = ["SAMPLE_ROWS", "CountingStore", "check_format"]
 
@@ -236,6 +237,7 @@ def _check_contents(case: _Case) -> None:
             found += whole.to_pylist()
             _check_slices(opened, unit, count, whole)
             _check_projection(opened, unit, count, whole)
+            _check_views(opened, unit, whole)
         _check_threads(case, shard, opened, counts)
         _check_close(opened, counts)
     _require(len(found) == len(case.rows), f"{len(case.rows)} rows were written, {len(found)} were read")
@@ -305,6 +307,24 @@ def _check_projection(opened: OpenShard, unit: int, count: int, whole: pa.Table)
         part = _read(opened, unit, chosen, 0, count)
         wanted = [n for n in chosen if n != absent]
         _require(_equal(part, whole.select(wanted)), f"unit {unit}: the columns {chosen} differ from those of the whole unit")
+
+
+def _check_views(opened: OpenShard, unit: int, whole: pa.Table) -> None:
+    """Of a shard that has `views`: the same rows, of the same types or views of them."""
+    views = getattr(opened, "views", None)
+    for names in (None, whole.schema.names[:1]) if views is not None else ():
+        wanted = whole if names is None else whole.select(names)
+        made = list(views(unit, names)) if views is not None else []
+        for group in made:
+            group.validate(full=True)
+            _require(
+                all(f.type == w.type or stands_for(f.type, w.type) for f, w in zip(group.schema, wanted.schema, strict=True)),
+                f"views(unit={unit}, columns={names}) has the types {group.schema.types}",
+            )
+        _require(
+            [row for group in made for row in group.to_pylist()] == wanted.to_pylist(),
+            f"views(unit={unit}, columns={names}) gave other rows than read",
+        )
 
 
 def _check_threads(case: _Case, shard: Shard, opened: OpenShard, counts: Sequence[int]) -> None:

@@ -51,7 +51,7 @@ def fetch(given: Given) -> Loader:
         copies = tools.grouped((bytes(memoryview(i)) for i in tools.forever(lambda: images)), tools.BATCH)
         return Loader(copies, lambda batch: float(tools.touch(batch)))
     batches = tools.forever(arrow if "arrow" in given.variant else parquet)
-    return Loader(batches, lambda batch: float(tools.touch_arrow(batch.column("image"))))
+    return Loader(batches, lambda batch: float(tools.touch_arrow(batch.column("image"), batch.column("text"))))
 
 
 def text(given: Given) -> Loader:

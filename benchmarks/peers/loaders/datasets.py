@@ -24,7 +24,9 @@ def fetch(given: Given) -> Loader:
     """(image, text) in batches of 32; as Arrow, which its documents call the quickest format."""
     data = _open(given, "images").with_format("arrow")
     batches = tools.forever(lambda: data.iter(batch_size=tools.BATCH))
-    return Loader(batches, lambda batch: float(sum(map(tools.touch_arrow, batch.column("image").chunks))))
+    return Loader(
+        batches, lambda batch: float(sum(map(tools.touch_arrow, batch.column("image").chunks, batch.column("text").chunks)))
+    )
 
 
 def text(given: Given) -> Loader:

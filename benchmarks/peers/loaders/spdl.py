@@ -47,7 +47,9 @@ def fetch(given: Given) -> Loader:
     """(image, text) in batches of 32."""
     table, source = _rows(given, "images", repeat=True)
     batches = _run(given, source, lambda rows: table.take(rows))
-    return Loader(batches, lambda batch: float(sum(map(tools.touch_arrow, batch.column("image").chunks))))
+    return Loader(
+        batches, lambda batch: float(sum(map(tools.touch_arrow, batch.column("image").chunks, batch.column("text").chunks)))
+    )
 
 
 def text(given: Given) -> Loader:
