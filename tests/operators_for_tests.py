@@ -146,6 +146,22 @@ class Count(Operator):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FewRows(Operator):
+    """Takes no more than `rows` rows at once, like what decodes pictures; changes nothing."""
+
+    name: ClassVar[str] = "few_rows"
+    keeps_rows: ClassVar[bool] = True
+    rows: int
+
+    @property
+    def max_rows(self) -> int | None:  # type: ignore[override]
+        return self.rows
+
+    def bind(self) -> Any:
+        return lambda group: group
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fragile(Operator):
     """Fails on the records whose `id` is in `bad`; counts nothing, changes nothing."""
 

@@ -229,14 +229,17 @@ def datas(draw: st.DrawFn) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 @st.composite
-def packers(draw: st.DrawFn) -> PackFlat:
+def packers(draw: st.DrawFn, names: Sequence[str] = ()) -> PackFlat:
+    """Any packer; one that keeps the groups of data sets apart only where their `names` are given."""
     algorithm = draw(st.sampled_from(["wrap", "first_fit", "best_fit", "best_fit_wrap"]))
     settings: dict[str, Any] = {"max_length": draw(st.integers(1, 16)), "pad_token_id": PAD}
     if algorithm in ("first_fit", "best_fit"):
         settings["num_bins"] = draw(st.integers(1, 5))
     if draw(st.booleans()):
         settings["max_documents"] = draw(st.integers(1, 3))
-    settings["homogeneity"] = draw(st.sampled_from(["none", "full"]))
+    settings["homogeneity"] = draw(st.sampled_from(["none", "full", *(["group"] if names else [])]))
+    if settings["homogeneity"] == "group":
+        settings["groups"] = {"first": list(names[:1])}
     settings["over_long"] = draw(st.sampled_from(["split", "truncate", "drop"]))
     return PackFlat(algorithm=algorithm, **settings)
 

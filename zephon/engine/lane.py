@@ -70,6 +70,9 @@ class Lane:
         self.number = number
         self.state = start
         self.error: ZephonError | None = None
+        """What ends the lane behind the sequences that are ready."""
+        self._failed: ZephonError | None = None
+        """The same while it is on its way through the queues, as `Mark.ERROR`."""
         self.ended = False
         self.available = 0
         self.nbytes = 0
@@ -114,7 +117,7 @@ class Lane:
     @property
     def can_submit(self) -> bool:
         """Whether there is a chunk left to ask for."""
-        return not self._closed and self.error is None
+        return not self._closed
 
     def _hold(self, nbytes: int, tasks: int = 0) -> None:
         self.nbytes += nbytes
@@ -155,14 +158,12 @@ class Lane:
         return len(self._queues) + 1
 
     def advance(self, phase: int) -> None:
-        """Move on what is finished: in phase 0 what was fetched, then level by level. An error stops the lane and waits in `error` until
-        the lane is needed.
+        """Move on what is finished: in phase 0 what was fetched, then level by level. An error goes its way through the queues like what
+        it stands for: what is ahead of it still comes, and then it waits in `error` until the lane is needed.
 
         The pump goes through all its lanes phase by phase, because code and data that were just used are in the processor's caches: what
         follows itself takes half the time.
         """
-        if self.error is not None:
-            return
         try:
             if not phase:
                 self._advance_fetches()
@@ -172,20 +173,37 @@ class Lane:
                     self.start_waiting()
         except ZephonError as error:
             error.where = error.where.within(Where(lane=self.number))
-            self.error = error
+            self._stop(phase - 1, error)
+
+    def _stop(self, level: int, error: ZephonError) -> None:
+        """Nothing behind an error of a level (-1: reading) counts, however far it got; so timing can't tell what comes before it."""
+        self._closed, self._failed = True, error
+        behind = [item for queue in self._queues[: level + 1] for item in queue if isinstance(item, Task)]
+        chunks = sum(not isinstance(item, Mark) for item in self._fetching)
+        self._hold(-sum(task.nbytes for task in behind) - chunks * self._context.chunk_bytes, -len(behind) - chunks)
+        self._fetching.clear()
+        for queue in self._queues[: level + 1]:
+            queue.clear()
+        if level < self._last:
+            self._queues[level + 1].append(Mark.ERROR)
+            return
+        self._context.load.running -= self._running
+        self._running = 0
+        self._waiting.clear()
+        self.error = error
 
     def _advance_fetches(self) -> None:
         while self._fetching:
             head = self._fetching[0]
+            if not isinstance(head, Mark) and not head[0].done():
+                return
+            self._fetching.popleft()
             if isinstance(head, Mark):
                 self._queues[0].append(head)
-            else:
-                future, chunk = head
-                if not future.done():
-                    return
-                self._hold(-self._context.chunk_bytes, -1)
-                self._fetched(chunk, *future.result())
-            self._fetching.popleft()
+                continue
+            future, chunk = head
+            self._hold(-self._context.chunk_bytes, -1)
+            self._fetched(chunk, *future.result())
 
     def _fetched(self, chunk: Chunk, group: pa.RecordBatch, losses: Losses, report: Report | None) -> None:
         context = self._context
@@ -295,6 +313,9 @@ class Lane:
         balance = self._balances[level]
         if balance is not None and mark is Mark.FLUSH:
             self._context.ledger.count(balance.settle())
+        if level == self._last and mark is Mark.ERROR:
+            self.error = self._failed
+            return
         if level == self._last:
             self._check_replayed()
             self._ready.append(mark)

@@ -92,6 +92,10 @@ class PaddingLane:
 class Pump:
     """Feeds the runner and forms microbatches. `turn` does what can be done now; it never waits.
 
+    It can't stand still, however small the budget. What is outstanding in a lane either runs, or waits to be started, which it may be
+    whatever the load is while the lane has too little for a step. So once nothing runs, a lane with too little has nothing outstanding: it
+    has ended, has its error, or may ask for a chunk whatever the load is. And the batch that is due waits for nothing but such a lane.
+
     Args:
         lanes: the lanes of this process, ascending.
         cut: how to cut.
@@ -296,11 +300,11 @@ class Pump:
         quiet_since = time.monotonic()
         while True:
             self.wake.clear()
-            moved = self._advance()
             for lane in self.lanes:
                 if lane.error is not None:
                     raise lane.error
                 lane.drop_rest()
+            moved = self._advance()
             for lane in self.lanes:
                 while lane.can_submit and (not lane.outstanding or self._load.tasks < self.tasks):
                     if self._load.nbytes >= self._budget and lane.outstanding:

@@ -19,6 +19,7 @@ class Mark(Enum):
 
     FLUSH = "the window ends here"
     END = "the lane ends here"
+    ERROR = "the lane can't go on from here"
 
 
 @dataclass
