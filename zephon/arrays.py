@@ -52,10 +52,3 @@ def to_numpy(array: Any) -> npt.NDArray[Any]:
 def _any(array: Any) -> npt.NDArray[Any]:
     values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return values
-
-
-def empty(size: int, kind: npt.DTypeLike) -> npt.NDArray[Any]:
-    """`[size]` numbers not yet set, in Arrow's pool: there, large blocks that come and go don't scatter the process's heap."""
-    made: np.dtype[Any] = np.dtype(kind)
-    block: Any = pa.allocate_buffer(size * made.itemsize)
-    return np.frombuffer(block, made)

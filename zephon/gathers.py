@@ -12,14 +12,19 @@ from zephon.groups import ArrowArray, IntArray
 
 _SHORT = 12
 _WIDEST = 2**31
+_MOST = 2**29
+"""4-byte numbers that an Arrow view can reach."""
 
 
 def gather_ranges(arrays: Sequence[IntArray], which: IntArray, begin: IntArray, length: IntArray) -> IntArray:
     """All of `arrays[which[i]][begin[i]:begin[i] + length[i]]`, one after the other, in new memory.
 
-    The arrays hold 4-byte numbers of one dtype, fewer than 2**29 each.
+    The arrays hold 4-byte numbers of one dtype.
     """
     kind = arrays[0].dtype if arrays else np.dtype(np.int32)
+    if any(len(a) >= _MOST for a in arrays):
+        parts = [arrays[w][b : b + n] for w, b, n in zip(which.tolist(), begin.tolist(), length.tolist(), strict=True)]
+        return np.concatenate([np.zeros(0, kind), *parts])
     data = [np.ascontiguousarray(a).view(np.uint8) for a in arrays]
     return gather_bytes(data, which, begin * 4, length * 4).view(kind)
 

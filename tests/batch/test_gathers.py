@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zephon import groups
+from zephon import gathers, groups
 from zephon.engine import pieces
 from zephon.gathers import gather_bytes
 from zephon.views import BYTES, buffers, concat, hash_parts, own_bytes, plain_group, take_from, viewed
@@ -114,6 +115,23 @@ def test_ranges_of_bytes(blobs: list[bytes], data: st.DataObject) -> None:
     which, begin, length = (np.array([r[n] for r in ranges], dtype=np.int64) for n in range(3))
     made = gather_bytes([np.frombuffer(b, np.uint8) for b in blobs], which, begin, length)
     assert made.tobytes() == b"".join(blobs[w][b : b + n] for w, b, n in ranges)
+
+
+@given(
+    st.lists(st.lists(st.integers(-9, 9), max_size=40), min_size=1, max_size=4), st.sampled_from([gathers._MOST, 20]), st.data()
+)
+def test_ranges_of_numbers(lists: list[list[int]], most: int, data: st.DataObject) -> None:
+    """Also of arrays that are too long for Arrow's views."""
+    ranges = []
+    for _ in range(data.draw(st.integers(0, 12))):
+        which = data.draw(st.integers(0, len(lists) - 1))
+        begin = data.draw(st.integers(0, len(lists[which])))
+        ranges.append((which, begin, data.draw(st.integers(0, len(lists[which]) - begin))))
+    which, begin, length = (np.array([r[n] for r in ranges], dtype=np.int64) for n in range(3))
+    with patch.object(gathers, "_MOST", most):
+        made = gathers.gather_ranges([np.array(numbers, np.int32) for numbers in lists], which, begin, length)
+    assert made.dtype == np.int32
+    assert made.tolist() == [number for w, b, n in ranges for number in lists[w][b : b + n]]
 
 
 def test_an_empty_part_and_no_rows() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
@@ -12,8 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
-from zephon.arrays import empty, to_numpy
+from zephon.arrays import to_numpy
 from zephon.errors import DataError, RecipeError, Where, unknown
+from zephon.gathers import gather_ranges
 from zephon.keys import I64
 from zephon.operators.text_encoder import TextEncoder, begin_file, default_frame
 from zephon.operators.token_backends import Ahead
@@ -212,16 +213,21 @@ class BoundTokenize:
         """Tokenise a group."""
         settings = self._settings
         # in parts: what each leaves behind in the heap of its thread is small, and used again by the next
-        ids, lengths = flat([self._encoder.encode(_texts(part, settings)) for part in _parts(group, settings.field)])
-        begins = np.cumsum(lengths) - lengths
+        parts = [self._encoder.encode(_texts(part, settings)) for part in _parts(group, settings.field)]
+        if settings.allow_special:
+            parts = [flat(parts)]
+        ids = [found for found, _ in parts]
+        lengths = np.concatenate([sizes for _, sizes in parts])
+        begins = np.concatenate([np.cumsum(sizes) - sizes for _, sizes in parts])
+        which = np.repeat(np.arange(len(parts)), [len(sizes) for _, sizes in parts])
         dropped = _Dropped(group)
         real = lengths > 0
         if settings.allow_special:
-            begins, lengths, real = self._strip(ids, begins, lengths)
+            begins, lengths, real = self._strip(ids[0], begins, lengths)
         if not real.all():
             dropped.add_rows("empty", np.flatnonzero(~real), lengths)
         rows, begins, lengths = self._fit(np.flatnonzero(real), begins, lengths, dropped)
-        made = self._build(group, rows, _pick(ids, begins, lengths), lengths)
+        made = self._build(group, rows, self._frame(ids, which[rows], begins, lengths), lengths + self._added)
         return Outcome(made, dropped.drops)
 
     def _strip(self, ids: I32, begins: I64, lengths: I64) -> tuple[I64, I64, npt.NDArray[np.bool_]]:
@@ -264,9 +270,20 @@ class BoundTokenize:
         skip = (np.arange(len(piece)) - np.repeat(np.cumsum(counts) - counts, counts)) * limit
         return rows[piece], begins[piece] + skip, np.minimum(lengths[piece] - skip, limit)
 
-    def _build(self, group: pa.RecordBatch, rows: I64, content: I32, lengths: I64) -> pa.RecordBatch:
-        offsets = np.concatenate([[0], np.cumsum(lengths + self._added)])
-        tokens = self._frame(content, offsets)
+    def _frame(self, ids: Sequence[I32], which: I64, begins: I64, lengths: I64) -> I32:
+        """`ids[which][begin:begin + length]` of each row with the special tokens around it, one row after the other, in one copy."""
+        if not self._added and len(ids) == 1 and int(lengths.sum()) == len(ids[0]):
+            return ids[0]
+        # (array, begin, length) of what stands before, of the text, and of what stands after, row by row
+        ranges = np.zeros((len(which), 3, 3), dtype=np.int64)
+        ranges[:, 0] = len(ids), 0, len(self._before)
+        ranges[:, 1] = np.stack([which, begins, lengths], axis=1)
+        ranges[:, 2] = len(ids) + 1, 0, len(self._after)
+        ranges = ranges[ranges[:, :, 2] > 0]
+        return gather_ranges([*ids, self._before, self._after], ranges[:, 0], ranges[:, 1], ranges[:, 2])
+
+    def _build(self, group: pa.RecordBatch, rows: I64, tokens: I32, lengths: I64) -> pa.RecordBatch:
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
         settings = self._settings
         whole = len(rows) == group.num_rows and bool((rows == np.arange(len(rows))).all())
         if not settings.preserve_upstream_payload:
@@ -276,22 +293,6 @@ class BoundTokenize:
         if settings.add_attention_mask:
             columns[ATTENTION_MASK] = groups.make_list(offsets, np.ones(len(tokens), dtype=np.uint8))
         return _with_columns(made, columns)
-
-    def _frame(self, content: I32, offsets: I64) -> I32:
-        """The special tokens put around each row."""
-        if not self._added:
-            return content
-        out = empty(int(offsets[-1]), np.int32)
-        own = np.ones(len(out), dtype=bool)
-        for place, number in enumerate(self._before.tolist()):
-            out[offsets[:-1] + place] = number
-            own[offsets[:-1] + place] = False
-        for place, number in enumerate(self._after.tolist()):
-            at = offsets[1:] - len(self._after) + place
-            out[at] = number
-            own[at] = False
-        out[own] = content
-        return out
 
 
 class _Dropped:
@@ -326,7 +327,7 @@ def _parts(group: pa.RecordBatch, field: str) -> list[pa.RecordBatch]:
     return [group.slice(at, rows) for at in range(0, group.num_rows, rows)] or [group]
 
 
-_BYTES_AT_ONCE = 1 << 18
+_BYTES_AT_ONCE = 1 << 20
 
 
 def _texts(group: pa.RecordBatch, settings: Tokenize) -> list[str]:
@@ -368,16 +369,6 @@ def _check_text(kind: Any, name: str) -> None:
     if t.is_binary(kind) or t.is_large_binary(kind) or t.is_binary_view(kind):
         raise RecipeError(f"column {name!r} holds bytes, not text", hint=f"add .decode_text(field={name!r}) before tokenising")
     raise RecipeError(f"column {name!r} is {kind}, not text", hint="name the text column with field=")
-
-
-def _pick(ids: I32, begins: I64, lengths: I64) -> I32:
-    """The ids [begin, begin + length) of each row one after the other; rows ascend and do not overlap."""
-    if int(lengths.sum()) == len(ids):
-        return ids
-    steps = np.zeros(len(ids) + 1, dtype=np.int8)
-    np.add.at(steps, begins, 1)
-    np.add.at(steps, begins + lengths, -1)
-    return ids[np.cumsum(steps[:-1], dtype=np.int8) > 0]
 
 
 def _with_columns(group: pa.RecordBatch, columns: Mapping[str, Any]) -> pa.RecordBatch:

@@ -53,13 +53,16 @@ def text(given: Given) -> Loader:
         .batch(tools.ROWS)
         .options(lanes=2, **ahead, **_runner(given))
     )
-    return Loader(iter(pipeline), lambda batch: float(ids(batch).size), ids)
+    # once one lane is dry it gives empty sequences until the others are: those are no tokens
+    return Loader(iter(pipeline), lambda batch: float(ids(batch)[: len(batch) - batch.empty].size), ids)
 
 
 def ids(batch: Any) -> Any:
     """int32[8, 2048], where the batch has it. (Arrow's `to_numpy` would import pandas, which happens to be installed here.)"""
-    values = batch.group.column("input_ids").flatten()
-    return np.frombuffer(values.buffers()[1], np.int32, len(values), values.offset * 4).reshape(len(batch), -1)
+    column = batch.group.column("input_ids")
+    _, ends, _, values = column.buffers()
+    start = int(np.frombuffer(ends, np.int32)[column.offset]) + column.values.offset
+    return np.frombuffer(values, np.int32, len(batch) * tools.LENGTH, start * 4).reshape(len(batch), tools.LENGTH)
 
 
 def tokens(given: Given) -> Loader:
