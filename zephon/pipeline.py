@@ -219,11 +219,13 @@ class Pipeline:
         names = tuple(d.name for d in definition.datasets)
         defaults = batch_defaults([op for level in definition.levels for op, _ in level.stage.steps], definition)
         schema = definition.schema or pa.schema([])
+        shown = run.fetcher.made_schema if run.shows else None
         try:
             run.start()
             for made in run.deliveries():
                 group = groups.empty_group(schema) if made.group is None else made.group
-                schema = group.schema
+                kinds = None if made.group is None else shown
+                schema = kinds or group.schema
                 batch: Any = Batch(
                     group,
                     lane=made.lane,
@@ -232,7 +234,7 @@ class Pipeline:
                     empty=made.empty,
                     dataset_names=names,
                     defaults=defaults,
-                    kinds=run.fetcher.made_schema if run.shows else None,
+                    kinds=kinds,
                 )
                 for function in self._batch_functions:
                     batch = function(batch)

@@ -97,7 +97,8 @@ def short(run: Run, case: Case) -> str:
     rate, per_cpu = value(run, "rate"), value(run, "cpu_rate")
     if "restore_s" in run:
         return f"restore {run['restore_s']:.3f} s (fresh {run['fresh_s']:.3f} s), {run['state_bytes']:,.0f} bytes, state in {run['state_s'] * 1e3:.1f} ms"
-    told = "" if rate is None else f"{rate:,.0f} {case.unit}, {per_cpu or 0:,.0f} per CPU second, "
+    unit = "per second" if case.less_is_better else case.unit
+    told = "" if rate is None else f"{rate:,.0f} {unit}, {per_cpu or 0:,.0f} per CPU second, "
     ids = (
         f", ids {run['documents_checked'] - run['documents_wrong']}/{run['documents_checked']}"
         if "documents_checked" in run

@@ -110,6 +110,16 @@ def test_they_are_what_copies_are(kinds: tuple[str, ...], runner: str, shuffle: 
     assert seen >= ROWS * len(kinds)
 
 
+def test_lanes_without_rows_have_the_same_columns(tmp_path: Path) -> None:
+    write("arrow", tmp_path, rows_of(0, 3))
+    source = StaticMixtureWorkSource([Dataset.from_path("a", tmp_path)], seed=1, shuffle_block_size=2, stop_after_passes=1)
+    batches = list(Pipeline(source).batch(1).options(lanes=4, runner="inline"))
+    assert min(len(b) for b in batches) == 0
+    assert sum(map(len, batches)) == 3
+    assert {batch.group.schema.field("image").type for batch in batches} == {pa.binary()}
+    assert all(batch.group.to_pylist() == [] for batch in batches if not len(batch))
+
+
 def test_functions_of_users_see_ordinary_columns(tmp_path: Path) -> None:
     write("arrow", tmp_path, rows_of(0, ROWS))
     types: set[Any] = set()

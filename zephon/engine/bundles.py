@@ -40,8 +40,7 @@ class Bundle:
     @cached_property
     def shards(self) -> list[int]:
         """Each once."""
-        found: list[int] = np.unique(self.shard).tolist()
-        return found
+        return list(set(self.shard.tolist()))
 
     @property
     def nbytes(self) -> int:

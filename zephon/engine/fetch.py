@@ -20,7 +20,7 @@ from zephon.engine.pieces import Block, Piece, at_most, cut, joined, whole
 from zephon.errors import DataError, RecipeError, ZephonError
 from zephon.keys import I64, key
 from zephon.plan.source import Chunk, Plan
-from zephon.views import BYTES, LISTS, hash_parts, stands_for, take_from
+from zephon.views import BYTES, LISTS, stands_for, take_from
 
 _ONE_PIECE = 256 << 20
 _MANY_RUNS = 64
@@ -227,7 +227,7 @@ class Fetcher:
         dataset = self.datasets[component]
         shard = dataset.units.shard[unit]
         shard_row = dataset.row_of(unit, row)
-        known = [to_arrow(c) for c in (np.full(len(flat), component, np.int32), pass_index, shard.astype(np.int32), shard_row)]
+        known: list[npt.NDArray[Any]] = [np.full(len(flat), component, np.int32), pass_index, shard.astype(np.int32), shard_row]
         excluded = self._excluded[component]
         out = None if excluded is None else _is_excluded(excluded, shard, shard_row)
         out = out if out is not None and out.any() else None
@@ -239,7 +239,7 @@ class Fetcher:
         else:
             lasts, begin, made = False, 0, []
             for piece in pieces:
-                mine = [k.slice(begin, len(piece)) for k in known]
+                mine = [to_arrow(k[begin : begin + len(piece)]) for k in known]
                 one = pa.RecordBatch.from_arrays([*piece.group.columns, *mine], schema=self.made_schema)
                 made.append(groups.take(one, np.arange(len(one))) if shares else one)
                 begin += len(piece)
@@ -259,7 +259,7 @@ class Fetcher:
         return Bundle(made, starts, bad, out, content)
 
     def _joined(
-        self, pieces: Sequence[Piece], known: Sequence[groups.ArrowArray], lasts: bool, *, copied: bool
+        self, pieces: Sequence[Piece], known: Sequence[npt.NDArray[Any]], lasts: bool, *, copied: bool
     ) -> tuple[pa.RecordBatch, int]:
         """The pieces and what is known of their rows as one group, and its key: of what lasts as views, else in memory of its own where
         it has to be `copied`."""
@@ -271,9 +271,11 @@ class Fetcher:
             if number < len(self.schema):
                 arrays.append(joined(pieces, number, field.type, digest, lasts=lasts, copied=copied, lists=self._views))
                 continue
-            arrays.append(known[number - len(self.schema)])
-            if digest is not None:
-                hash_parts(digest, arrays[-1:], field.type)
+            values: Any = np.ascontiguousarray(known[number - len(self.schema)])
+            arrays.append(to_arrow(values))
+            if digest is not None:  # as `groups.hash_array`
+                digest.update(f"{field.type}{len(values)}".encode())
+                digest.update(values)
         group = pa.RecordBatch.from_arrays(arrays, names=self.made_schema.names)
         return group, 0 if digest is None else key(digest.intdigest())
 

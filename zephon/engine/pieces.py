@@ -26,8 +26,9 @@ class Places:
     """Where the values of a column of text or bytes without nulls are."""
 
     begin: IntArray
-    end: IntArray
-    """int[N]: value i is `data[begin[i]:end[i]]`."""
+    """int[N]: value i is `length[i]` bytes of `data` from there on."""
+    length: IntArray
+    """int64[N]"""
     dense: bool
     """They follow one another."""
     data: memoryview
@@ -50,11 +51,11 @@ class Places:
         if shown is not array:
             ends, data = groups.byte_span(array)
             ends = ends - ends[0]
-            return cls(ends[:-1], ends[1:], True, data, table, buffer)
+            return cls(ends[:-1], np.diff(ends).astype(np.int64), True, data, table, buffer)
         if (table[:, 0] <= IN_PLACE).any():
             return None
-        begin, end = table[:, 3], table[:, 3] + table[:, 0]
-        return cls(begin, end, False, memoryview(buffer) if buffer is not None else memoryview(b""), table, buffer)
+        data = memoryview(b"" if buffer is None else buffer)
+        return cls(table[:, 3], table[:, 0].astype(np.int64), False, data, table, buffer)
 
 
 class Block:
@@ -148,15 +149,15 @@ def _runs(pieces: Sequence[Piece], number: int) -> list[_Run]:
 
 def _hash_runs(digest: Any, runs: Sequence[_Run], kind: Any) -> None:
     """As `groups.hash_array` does it with an ordinary column of all values."""
-    lengths = np.concatenate([places.end[low:high] - places.begin[low:high] for places, low, high in runs])
+    lengths = np.concatenate([places.length[low:high] for places, low, high in runs])
     digest.update(f"{kind}{len(lengths)}".encode())
-    digest.update(lengths.astype(np.int64, copy=False))
+    digest.update(lengths)
     for places, low, high in runs:
         if places.dense:
-            digest.update(places.data[int(places.begin[low]) : int(places.end[high - 1])])
+            digest.update(places.data[int(places.begin[low]) : int(places.begin[high - 1] + places.length[high - 1])])
             continue
-        for begin, end in zip(places.begin[low:high].tolist(), places.end[low:high].tolist(), strict=True):
-            digest.update(places.data[begin:end])
+        for begin, length in zip(places.begin[low:high].tolist(), places.length[low:high].tolist(), strict=True):
+            digest.update(places.data[begin : begin + length])
 
 
 def _view_of(runs: Sequence[_Run], kind: Any) -> ArrowArray:
