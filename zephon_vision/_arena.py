@@ -14,6 +14,8 @@ from zephon_vision.policies.base import Pixels
 
 _MOST = 192 << 20
 """Bytes that are kept for the next image; what one giant image needed is given back."""
+_LEAST = 16 << 20
+"""What an arena begins with: images of four megapixels. What isn't written to takes no memory."""
 _ALIGN = 64
 _SMALL = 1 << 16
 _WASTE = 4
@@ -71,14 +73,12 @@ class Arena:
         self._back: weakref.finalize[..., Pixels] | None = None
         self._used = 0
         self._target: Pixels | None = None
-        self.padded: Pixels | None = None
-        """uint8[h, w, 4], of which the decoder gave the first three channels away: resizers are quicker with whole words."""
 
     def reset(self, target: Pixels | None = None) -> None:
         """Begin anew: whoever still holds a piece may see it change. The first piece of `target`'s shape is `target` itself."""
-        self._target, self.padded = target, None
-        if self._used > len(self._memory) and self._used <= _MOST:
-            size = self._used + self._used // 4
+        self._target = target
+        if not len(self._memory) or len(self._memory) < self._used <= _MOST:
+            size = max(self._used + self._used // 4, _LEAST)
             if self._back is not None:
                 self._back.detach()  # outgrown: in the pool it would only lie about
             self._memory = np.empty(0, dtype=np.uint8)
@@ -97,10 +97,3 @@ class Arena:
         if self._used > len(self._memory):
             return np.empty(shape, dtype=np.uint8)  # this once; the next image finds enough
         return self._memory[begin : begin + size].reshape(shape)
-
-    def words(self, rgb: Pixels) -> Pixels | None:
-        """`padded`, if `rgb` is three channels of all of it."""
-        padded = self.padded
-        if padded is None or padded.shape[:2] != rgb.shape[:2] or padded.strides != rgb.strides:
-            return None
-        return padded if padded.ctypes.data == rgb.ctypes.data else None

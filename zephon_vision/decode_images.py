@@ -44,6 +44,7 @@ class Raw(Policy):
     """The image as it is, one block uint8[3, height, width]: for operators that crop and turn, such as `random_resized_crop`."""
 
     name = "raw"
+    planar = True
 
     def plan(self, height: int, width: int, *, images: int = 1) -> Plan:  # noqa: ARG002 - the same for any number of images
         """One block of the image's own size."""
@@ -286,8 +287,6 @@ class BoundDecodeImages:
         settings = self._settings
         scale = scale_for(head, plan) if settings.scaled_decode == "gap2" else 1
         resize = tools.planar if policy.planar else tools.resize
-        # four bytes a pixel to read pay where much is written
-        words = policy.planar and tools.takes_words and 2 * sum(h * w for h, w in plan.sizes) >= plan.height * plan.width
         while True:
             rgb = decode(
                 data,
@@ -297,7 +296,7 @@ class BoundDecodeImages:
                 decoder=settings.decoder,
                 scale=scale,
                 arena=tools.arena,
-                words=words,
+                words=policy.planar and tools.takes_words,
             )
             if scale == 1:
                 return policy.render(rgb, plan, resize)

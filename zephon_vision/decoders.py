@@ -27,6 +27,7 @@ from zephon_vision._arena import Arena
 from zephon_vision._decoders_rgb import to_rgb, turn
 from zephon_vision.headers import MAX_PIXELS, Header, check_size, read_header
 from zephon_vision.policies.base import Pixels
+from zephon_vision.policies.blocks import four_bytes
 
 __all__ = ["Decoder", "check_decoder", "decode", "refuses_damaged_jpeg"]
 
@@ -95,7 +96,7 @@ def decode(
         scale: 1, 2, 4 or 8: decode a JPEG to that part of its size, each side rounded up (libjpeg's scaled decoding, much less work).
             Others are decoded whole.
         arena: where the pixels go, if the decoder can be told; they hold until it is reset.
-        words: with four bytes a pixel, if the decoder can: what is returned are three of them, `arena.padded` has all.
+        words: with four bytes a pixel in memory, if the decoder can; see `policies.blocks`.
 
     Returns:
         uint8[height, width, 3], upright; without `arena` in memory of its own.
@@ -134,18 +135,8 @@ def _decode(
 ) -> Pixels:
     library = _simplejpeg() if decoder != "pillow" and head.coding in _HUFFMAN and head.channels in (1, 3) else None
     if library is not None:
-        # 1 as a minimum would be "no scaling" for an image of few pixels, so it is asked for only where there is some
-        least: dict[str, Any] = {}
-        if scale > 1:
-            least = {"min_height": -(-head.stored[0] // scale), "min_width": -(-head.stored[1] // scale)}
-        words = words and arena is not None and head.orientation == 1
-        if arena is not None:
-            least["buffer"] = arena.take((-(-head.stored[0] // scale) * -(-head.stored[1] // scale) * (4 if words else 3),))
         try:
-            pixels = library.decode_jpeg(data, "RGBX" if words else "RGB", strict=True, **least)
-            if words and arena is not None:
-                arena.padded = pixels
-            return turn(pixels[:, :, :3], head.orientation)
+            return _turbo(library, data, head, scale, arena, words=words)
         except ValueError as error:
             # TurboJPEG's interface has no name for some subsamplings, which libjpeg itself decodes. What is to be salvaged goes to Pillow,
             # too: simplejpeg without `strict` may return memory that nothing was written to.
@@ -158,6 +149,19 @@ def _decode(
         with _quietly, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return _pillow(data, head, salvage, scale)
+
+
+def _turbo(library: Any, data: bytes | memoryview, head: Header, scale: int, arena: Arena | None, *, words: bool) -> Pixels:
+    high, wide = (-(-side // scale) for side in head.stored)
+    # 1 as a minimum would be "no scaling" for an image of few pixels, so it is asked for only where there is some
+    more: dict[str, Any] = {"min_height": high, "min_width": wide} if scale > 1 else {}
+    if words and arena is not None and head.orientation == 1:
+        made = four_bytes(high, wide, arena.take)
+        pixels = library.decode_jpeg(data, "RGBX", strict=True, buffer=made.memory, **more)
+        return made if pixels.shape[:2] == made.shape[:2] else pixels[:, :, :3]
+    if arena is not None:
+        more["buffer"] = arena.take((high * wide * 3,))
+    return turn(library.decode_jpeg(data, "RGB", strict=True, **more), head.orientation)
 
 
 def _pillow(data: bytes | memoryview, head: Header, salvage: bool, scale: int) -> Pixels:

@@ -18,7 +18,7 @@ from PIL import Image
 from zephon.errors import PluginError, RecipeError, unknown
 from zephon_vision._arena import Arena
 from zephon_vision.policies.base import Pixels, Resize
-from zephon_vision.policies.blocks import apart, apart_words
+from zephon_vision.policies.blocks import four_bytes
 
 __all__ = ["Backend", "make_resize", "resize_parts", "settle_backend"]
 
@@ -101,25 +101,22 @@ class TorchResize(Resize):
         import torch  # noqa: PLC0415 - optional, and seconds to import
 
         self._torch = torch
-        self._interpolate: Any = torch.nn.functional.interpolate
-        kernels: Any = torch.ops.aten
-        self._into: dict[str, Any] = {
-            "bilinear": kernels._upsample_bilinear2d_aa.out,
-            "bicubic": kernels._upsample_bicubic2d_aa.out,
-        }
+        kernels: Any = torch._C._nn
+        # what `torch.nn.functional.interpolate` calls; here with a place for what it makes
+        self._kernels: dict[str, Any] = {name: getattr(kernels, f"_upsample_{name}2d_aa", None) for name in _PIL_FILTERS}
+        if not _torch_has_lanczos(torch):
+            self._kernels["lanczos"] = None
         self._pil = PilResize()
-        self._arena: Arena | None = None
         self._planar = False
 
     @property
     def takes_words(self) -> bool:
-        """Whether four channels are quicker than three: the kernel for AVX2 needs a quarter less time."""
+        """Whether four bytes a pixel are quicker than three: the kernel for AVX2 needs a quarter less time."""
         return self._planar and self._torch.backends.cpu.get_cpu_capability() != "DEFAULT"
 
     def pooled(self, arena: Arena, *, planar: bool = False) -> TorchResize:
         """See `pooled`."""
         made = copy(self)
-        made._arena = arena
         made._planar = planar
         made.empty = arena.take  # type: ignore[method-assign]
         return made
@@ -128,62 +125,33 @@ class TorchResize(Resize):
         """See `Resize`. A box must begin at whole pixels."""
         _check(rgb, size, filter)
         rgb, rest = _cut(rgb, box)
-        words = self._arena.words(rgb) if self._planar and self._arena is not None else None
         if rest is None and size == rgb.shape[:2]:
-            return rgb if words is None else apart_words(words, self.empty)
-        if filter == "lanczos" and not _torch_has_lanczos(self._torch):
+            return rgb
+        kernel = self._kernels[filter]
+        if kernel is None:
             return self._pil(rgb, size, filter, rest)
-        scales = None
+        scales: tuple[float | None, float | None] = (None, None)
         if rest is not None:
             left, top, right, bottom = rest
             if left or top:
                 raise ValueError(f"the torch back-end resizes from whole pixels, not from a box {box}")
             # the exact scale leaves out the part of the last pixels that is outside of the box
             scales = (size[0] / bottom, size[1] / right)
-        pixels = rgb if words is None else words
-        if self._arena is not None and scales is None and filter in self._into:
-            return (self._apart if self._planar else self._into_arena)(pixels, size, filter)
-        made: Any = self._run(self._image(pixels), size, filter, scales)
-        return made[0].permute(1, 2, 0).contiguous().numpy()[:, :, :3]  # type: ignore[no-any-return]
-
-    def _into_arena(self, pixels: Pixels, size: tuple[int, int], filter: str) -> Pixels:
-        """The kernel that `interpolate` calls, with a place for what it makes, and for what it makes on the way: lines before columns."""
-        if pixels.shape[0] != size[0] and pixels.shape[1] != size[1]:
-            pixels = self._into_arena(pixels, (pixels.shape[0], size[1]), filter)
-        if pixels.shape[:2] == size:
-            return pixels
-        made = self.empty((*size, pixels.shape[2]))
-        target = self._torch.from_numpy(made)[None].permute(0, 3, 1, 2)
-        self._into[filter](self._image(pixels), list(size), False, None, None, out=target)
+        words = self._planar and getattr(rgb, "memory", None) is not None
+        made = four_bytes(*size, self.empty) if words else self.empty((*size, 3))
+        kernel(self._image(rgb), size, False, *scales, out=self._image(made))
         return made
 
-    def _apart(self, pixels: Pixels, size: tuple[int, int], filter: str) -> Pixels:
-        """The same, with the channels of each line apart. To columns a line is only bytes, so it is done where there are fewer lines."""
-        pixels = self._into_arena(pixels, (pixels.shape[0], size[1]), filter)
-        if size[0] < pixels.shape[0]:
-            pixels = self._into_arena(pixels, size, filter)
-        made = (apart if pixels.shape[2] == 3 else apart_words)(pixels, self.empty)
-        if made.shape[:2] == size:
-            return made
-        lines = made.transpose(0, 2, 1).reshape(made.shape)
-        return self._into_arena(lines, size, filter).reshape(size[0], 3, size[1]).transpose(0, 2, 1)
-
     def _image(self, rgb: Pixels) -> Any:
-        if not rgb.flags.writeable:  # torch warns
-            rgb = rgb.copy()
-        if any(step < 0 for step in rgb.strides):
-            rgb = np.ascontiguousarray(rgb)
-        image = self._torch.from_numpy(rgb).permute(2, 0, 1)
-        # as torchvision: one picture whose strides say clearly that channels are last, or torch would repack it
-        return image.as_strided((1, *image.shape), (image.numel(), *image.stride()))
-
-    def _run(self, image: Any, size: tuple[int, int], filter: str, scales: tuple[float, float] | None) -> Any:
-        if scales is None:
-            return self._interpolate(image, size=list(size), mode=filter, align_corners=False, antialias=True)
-        made = self._interpolate(
-            image, scale_factor=scales, mode=filter, align_corners=False, antialias=True, recompute_scale_factor=False
-        )
-        return made[:, :, : size[0], : size[1]]
+        """One picture whose strides say clearly that channels are last, or torch would repack it; with all four where there are so many."""
+        memory = getattr(rgb, "memory", None) if self._planar else None
+        if memory is not None:
+            height, width = rgb.shape[:2]
+            strides = (height * width * 4, 1, width * 4, 4)
+            return self._torch.from_numpy(np.ndarray((1, 4, height, width), np.uint8, memory, 0, strides))
+        if not (rgb.flags.c_contiguous and rgb.flags.writeable):  # of what can't be written to, torch warns
+            rgb = rgb.copy(order="C")
+        return self._torch.from_numpy(rgb.reshape(1, *rgb.shape).transpose(0, 3, 1, 2))
 
 
 @lru_cache(maxsize=1)
@@ -237,6 +205,7 @@ def _cut(rgb: Pixels, box: Box | None) -> tuple[Pixels, Box | None]:
         raise ValueError(f"box {box} of an image of {rgb.shape[1]} × {rgb.shape[0]}")
     x, y = math.floor(left), math.floor(top)
     part = rgb[y : math.ceil(bottom), x : math.ceil(right)]
+    part = rgb if part.shape == rgb.shape else part
     whole = (left, top) == (x, y) and (bottom - top, right - left) == part.shape[:2]
     return part, None if whole else (left - x, top - y, right - x, bottom - y)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from zephon.errors import RecipeError
 from zephon_vision import sizing
 from zephon_vision.policies.base import Floats, Pixels, Plan, Policy, Resize, SpecialIds
-from zephon_vision.policies.blocks import chw, pixel_patches
+from zephon_vision.policies.blocks import chw, pixel_patches, planes
 
 OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
 OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
@@ -41,7 +41,10 @@ class Clip(Policy):
         return Plan(height, width, (sizing.bounded(*sizing.shortest_edge(height, width, self.shortest_edge)),))
 
     def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:
-        return chw(_middle(resize(rgb, plan.sizes[0], self.filter), self.crop), resize.empty)
+        (high, wide), side = plan.sizes[0], self.crop
+        made = resize.empty((1, 3, side, side))
+        planes(resize(rgb, plan.sizes[0], self.filter), made[0], (high - side) // 2, (wide - side) // 2)
+        return made
 
     def block_shape(self, plan: Plan) -> tuple[int, ...]:
         return (plan.blocks, 3, self.crop, self.crop)
@@ -51,11 +54,6 @@ class Clip(Policy):
 
     def fields(self, plans: Sequence[Plan]) -> dict[str, npt.NDArray[np.int64]]:  # noqa: ARG002 - pixels are all the model wants
         return {}
-
-
-def _middle(rgb: Pixels, side: int) -> Pixels:
-    top, left = (rgb.shape[0] - side) // 2, (rgb.shape[1] - side) // 2
-    return rgb[top : top + side, left : left + side]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vision.policies.kit import FloatTorchResize, PilResize, TorchResize, photo, processor_class
 
-from zephon_vision.policies.base import Policy, Resize
-from zephon_vision.policies.blocks import apart, apart_words, from_patches, patches
+from zephon_vision.policies.base import Pixels, Policy, Resize
+from zephon_vision.policies.blocks import chw, four_bytes, from_patches, patches, tiles
 from zephon_vision.policies.clip import Clip, Siglip, Siglip2
 from zephon_vision.policies.gemma import Gemma3
 from zephon_vision.policies.idefics import Idefics3, SmolVLM
@@ -174,17 +174,33 @@ def test_patches_can_be_put_together_again() -> None:
     assert math.prod(merged.shape) == 32 * 64 * 3
 
 
-@given(st.integers(1, 5), st.integers(1, 5), st.sampled_from([(14, 2), (16, 1), (3, 3)]))
-def test_patches_are_the_same_however_the_pixels_lie_in_memory(rows: int, columns: int, cut: tuple[int, int]) -> None:
+def in_four_bytes(image: Pixels) -> Pixels:
+    made = four_bytes(*image.shape[:2])
+    assert made.memory is not None
+    made.memory[:] = 77
+    made[...] = image
+    return made
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.sampled_from([(14, 2), (16, 1), (3, 3)]), st.integers(0, 9))
+def test_blocks_are_the_same_however_the_pixels_lie_in_memory(
+    rows: int, columns: int, cut: tuple[int, int], left_out: int
+) -> None:
     patch, merge = cut
     side = patch * merge
     image = photo(rows * side, columns * side)
     grid = image.reshape(rows, merge, patch, columns, merge, patch, 3).transpose(0, 3, 1, 4, 6, 2, 5)
     expected = grid.reshape(-1, 3 * patch * patch)
-    padded = np.concatenate([image, image[:, :, :1]], axis=2)
-    for pixels in (image, apart(image), apart_words(padded), padded[:, :, :3]):
+    squares = image.reshape(rows, side, columns, side, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, side, side)
+    larger = np.pad(image, ((left_out, 1), (1, left_out), (0, 0)))
+    part = slice(left_out, left_out + rows * side), slice(1, 1 + columns * side)
+    planes = np.ascontiguousarray(image.transpose(2, 0, 1)).transpose(1, 2, 0)
+    rgba = np.concatenate([image, image[:, :, :1]], axis=2)
+    for pixels in (image, planes, rgba[:, :, :3], in_four_bytes(image), larger[part], in_four_bytes(larger)[part]):
         assert np.array_equal(pixels, image)
         assert np.array_equal(patches(pixels, patch, merge), expected)
+        assert np.array_equal(tiles(pixels, side), squares)
+        assert np.array_equal(chw(pixels)[0], image.transpose(2, 0, 1))
 
 
 @pytest.mark.parametrize("case", ["qwen2_vl", "siglip2", "gemma3 crops", "llama4", "llava_next", "pixtral", "internvl"])
