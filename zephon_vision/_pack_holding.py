@@ -7,6 +7,7 @@ not pixels). What waits in a shuffle after packing, and what is sent to a worker
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -59,7 +60,7 @@ class _Held:
             return True
         if self.nbytes > max(2 * self.left, _WORTH_SHRINKING):
             kept = np.flatnonzero(self.alive)
-            self.group = groups.take(self.group, self.row[kept])
+            self.group = _copied(_slices(self.group, self.row[kept]))
             self.row[kept] = np.arange(len(kept))
             self.nbytes = groups.nbytes(self.group)
         return False
@@ -210,14 +211,11 @@ class MultimodalAccumulator:
 
     def _copy(self, notes: Sequence[_Note]) -> pa.RecordBatch:
         """These documents in order, as a group of their own."""
-        parts, start = [], 0
-        for stop in range(1, len(notes) + 1):
-            if stop < len(notes) and notes[stop][0] == notes[start][0]:
-                continue
-            held = self._held[notes[start][0]]
-            parts.append(groups.take(held.group, held.row[[note[1] for note in notes[start:stop]]]))
-            start = stop
-        return groups.concat(parts)
+        slices: list[pa.RecordBatch] = []
+        for number, same in itertools.groupby(notes, key=lambda note: note[0]):
+            held = self._held[number]
+            slices += _slices(held.group, held.row[[note[1] for note in same]])
+        return _copied(slices)
 
     def _release(self, documents: Sequence[int]) -> list[_Note]:
         notes = [self._notes.pop(n) for n in documents]
@@ -230,6 +228,20 @@ class MultimodalAccumulator:
             if self._held[number].release(np.array(gone)):
                 del self._held[number]
         return notes
+
+
+def _slices(group: pa.RecordBatch, rows: I64) -> list[pa.RecordBatch]:
+    """The rows in order, in as few slices as there are runs."""
+    starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
+    lengths = np.diff(starts, append=len(rows))
+    return [group.slice(first, length) for first, length in zip(rows[starts].tolist(), lengths.tolist(), strict=True)]
+
+
+def _copied(slices: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """All of them in memory of their own, which holds nothing else. One call for all columns is four times as quick as taking rows."""
+    if all(part.schema.equals(slices[0].schema) for part in slices):
+        return pa.concat_batches(slices)  # type: ignore[attr-defined, no-any-return]
+    return groups.concat([pa.concat_batches([part]) for part in slices])  # type: ignore[attr-defined]
 
 
 def _measures(payload: pa.RecordBatch, group: pa.RecordBatch) -> tuple[I64, I64, I64]:

@@ -25,6 +25,8 @@ from zephon_vision.collate import CollatesVision
 Packing = Literal["best_fit"]
 OverLong = Literal["error", "drop"]
 
+_TOKENS_AT_ONCE = 1 << 14
+
 
 @dataclass(frozen=True, kw_only=True)
 class PackMultimodal(CollatesVision, StatefulOperator):
@@ -46,9 +48,6 @@ class PackMultimodal(CollatesVision, StatefulOperator):
     """
 
     name: ClassVar[str] = "pack_multimodal"
-    max_rows: ClassVar[int | None] = 16
-    """Sequences built at once: each may carry many files."""
-
     max_length: int
     max_patches: int | None = None
     """The most patches (or tiles: the blocks that the image policy makes) in a sequence; None: no limit."""
@@ -111,6 +110,11 @@ class PackMultimodal(CollatesVision, StatefulOperator):
                 "pack_multimodal: ensure_image needs packing",
                 hint="without packing, leave documents without images out by a filter",
             )
+
+    @property
+    def max_rows(self) -> int | None:  # type: ignore[override]
+        """Sequences built at once: of about 16,384 tokens together, since their images may become tens of MB each."""
+        return min(16, max(1, _TOKENS_AT_ONCE // self.max_length))
 
     def inputs(self) -> tuple[str, ...]:
         """The tokens."""

@@ -224,25 +224,38 @@ class Lane:
                 self._push(0, [group.slice(start, size)], Note(hash=True), base=0, skipped=0, label=label)
 
     def _push(self, level: int, given: Groups, note: Note, *, base: int, skipped: int, label: str) -> None:
-        context = self._context
+        context, rows = self._context, len(given[0])
         if context.levels[level].stage.trivial:
-            self._queues[level].put(Task(base, skipped, 0, here=lambda: context.do_here(level, given, note)))
+            here = lambda: context.do_here(level, given, note)  # noqa: E731
+            self._queues[level].put(Task(base, skipped, 0, here=here, rows=rows))
             self._hold(0, 1)
             return
         nbytes = sum(groups.nbytes(g) for g in given)
         if level == self._last and self._heavy:
             # At a flush a whole window is decided at once. Built at once, its pixels would be many times the budget
-            task = Task(base, skipped, nbytes, start=lambda: context.submit_stage(level, given, note, label))
+            task = Task(base, skipped, nbytes, start=lambda: context.submit_stage(level, given, note, label), rows=rows)
             self._queues[level].put(task)
             self._waiting.append(task)
+            context.load.waiting += 1
             self._hold(nbytes, 1)
             self.dirty = True
             return
         future = context.submit_stage(level, given, note, label)
         nbytes = 0 if future.done() else nbytes
-        self._queues[level].put(Task(base, skipped, nbytes, future))
+        self._queues[level].put(Task(base, skipped, nbytes, future, rows=rows))
         self._hold(nbytes, 1)
         future.add_done_callback(self._done)
+
+    @property
+    def decided(self) -> int:
+        """Sequences beyond those that are ready: decided, and not built yet."""
+        return self._queues[-1].rows
+
+    def supplied(self, steps: int) -> bool:
+        """Whether so many steps are ready, and twice as many decided where building them takes long: an accumulator may need several
+        chunks before it gives anything."""
+        wanted = steps * self._context.per_step
+        return self.available >= wanted and (not self._heavy or self.decided >= 2 * wanted)
 
     @property
     def startable(self) -> bool:
@@ -256,6 +269,7 @@ class Lane:
         if not self.startable:
             return
         task = self._waiting.popleft()
+        self._context.load.waiting -= 1
         assert task.start is not None
         self._running += 1
         self._context.load.running += 1

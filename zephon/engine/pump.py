@@ -160,10 +160,17 @@ class Pump:
         lanes = [lane for lane in self.lanes if lane.dirty or lane.startable]
         for lane in lanes:
             lane.dirty = False
-        for phase in range(lanes[0].phases if lanes else 0):
+        phases = lanes[0].phases if lanes else 0
+        for phase in range(phases):
+            if phase == phases - 1 and self._load.running < self._load.at_once:
+                lanes.sort(key=self._lead)  # what is built next is what is wanted next
             for lane in lanes:
                 lane.advance(phase)
         return len(lanes) > 0
+
+    def _lead(self, lane: Lane) -> int:
+        """How many steps a lane is ahead."""
+        return (lane.state.total + lane.available) // self.cut.per_step
 
     def deliver(self) -> bool:
         """Form microbatches as long as their sequences are there; whether any was formed."""
@@ -189,13 +196,13 @@ class Pump:
                 continue
             full = self._load.nbytes >= self._budget
             self.full.set(full)
-            if full or self._load.tasks >= self.tasks:
+            if full or self._load.coming >= self.tasks:
                 return moved
             candidates = [lane for lane in self.lanes if lane.can_submit]
             if not candidates:
                 return moved
             lane = self._neediest(candidates)
-            if self._load.ready >= self._ahead and lane.available >= 2 * self.cut.per_step:
+            if self._load.ready >= self._ahead and lane.supplied(2):
                 return moved  # every lane is ahead: more would only fill memory
             lane.submit()
             moved = True
@@ -217,7 +224,7 @@ class Pump:
         first = 1 if self.cut.finite and not self._step_open else 0
 
         def need(lane: Lane) -> tuple[int, int, int, int]:
-            steps = (lane.state.total + lane.available) // size
+            steps = (lane.state.total + lane.available + lane.decided) // size
             return steps, (lane.outstanding + first) // 2, lane.state.total // size, lane.number
 
         return min(candidates, key=need)

@@ -98,7 +98,7 @@ class Run:
             views=self._views,
             shows=self.shows,
         )
-        self._load = Load(room=options.byte_budget // 4, at_once=options.worker_count + 2)
+        self._load = Load(room=options.byte_budget // 4, budget=options.byte_budget * 5 // 16, at_once=options.worker_count + 2)
         self.pump = self._make_pump(start, padding)
         self._driver: ForegroundPump | BackgroundPump = (
             ForegroundPump(self.pump)

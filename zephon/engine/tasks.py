@@ -36,6 +36,8 @@ class Task:
     """Not started yet; see `Lane.start_waiting`."""
     here: Callable[[], tuple[Groups, Report]] | None = None
     """Done by the lane itself when its turn comes."""
+    rows: int = 0
+    """Of its input: of a last stage that keeps them, sequences."""
     number: int = -1
     """Its place among the tasks of its lane and stage."""
 
@@ -58,9 +60,12 @@ class Queue(deque["Task | Mark"]):
     def __init__(self) -> None:
         super().__init__()
         self._given = self._taken = 0
+        self.rows = 0
+        """Of the tasks in it."""
 
     def put(self, task: Task) -> None:
         """At the end."""
+        self.rows += task.rows
         task.number, self._given = self._given, self._given + 1
         self.append(task)
 
@@ -70,6 +75,7 @@ class Queue(deque["Task | Mark"]):
         assert isinstance(task, Task)
         assert task.number == self._taken, f"task {self._taken} is missing; {task.number} is here"
         self._taken += 1
+        self.rows -= task.rows
         return task
 
 
@@ -93,14 +99,27 @@ class Load:
     ready: int = 0
     """Bytes of finished sequences that wait to be delivered; part of `nbytes`."""
     room: int = 1 << 62
-    """What `ready` and the results of running tasks may come to before more of the last stage is started."""
+    """What `ready` and the results of running tasks may come to at most before more of the last stage is started."""
+    budget: int = 1 << 62
+    """What `nbytes` should stay below: what waits in buffers leaves less room, or lanes that refill theirs would starve beside
+    finished sequences that nobody asks for yet."""
     at_once: int = 1 << 30
     """So many of its tasks run, or stand in the runner's queue: all workers have work, and lanes take turns."""
     running: int = 0
+    waiting: int = 0
+    """So many are not started yet."""
     made: int = 0
     """Bytes that its last tasks made, each."""
 
     @property
+    def coming(self) -> int:
+        """Tasks that lead to decisions, not those that build what was decided."""
+        return self.tasks - self.running - self.waiting
+
+    @property
     def full(self) -> bool:
         """Whether the last stage has to wait."""
-        return self.running >= self.at_once or self.ready + self.running * self.made >= self.room
+        if self.running >= self.at_once:
+            return True
+        room = max(min(self.room, self.budget - (self.nbytes - self.ready)), self.at_once * self.made)
+        return self.ready + self.running * self.made >= room
