@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,13 @@ _LASTING_UNITS = 256
 _AHEAD = 4
 """Bundles of a lane whose shards are fetched into the cache on disk before they are read. One is not enough: reading a bundle takes
 less time than fetching a shard."""
+_JOBS = 16
+"""Parts of a bundle that are read one by one; threads that wait for it read some of them."""
+
+Read = tuple[list[Piece], dict[int, ZephonError], bool]
+"""Rows in pieces that follow one another, the errors of those that could not be read, and whether all of them last."""
+Share = Callable[[Sequence[Callable[[], Read]]], list[Read]]
+"""Does jobs, perhaps in several threads."""
 
 
 class Fetcher:
@@ -187,7 +196,9 @@ class Fetcher:
 
     def _bundle(self, component: int, lane: int, number: int) -> Bundle:
         self._prefetch(component, lane, number)  # before the read, which may wait for the network
-        made = self.bundles.get((component, lane, number), lambda: self._read_bundle(component, lane, number))
+        made = self.bundles.together(
+            (component, lane, number), lambda crew: self._read_bundle(component, lane, number, crew.share)
+        )
         # a lane never goes back; only the chunk before this one may still be at the bundle before, and it may come here later
         newest = self._newest[component, lane] = max(number, self._newest.get((component, lane), 0))
         for old in range(number - 2, min(number, newest - 2) + 1):
@@ -216,7 +227,7 @@ class Fetcher:
         for dataset in self.datasets:
             dataset.cancel_prefetch()
 
-    def _read_bundle(self, component: int, lane: int, number: int) -> Bundle:
+    def _read_bundle(self, component: int, lane: int, number: int, share: Share) -> Bundle:
         rows = self.plan.rows[component]
         assert rows is not None
         limit = self.plan.last_flat_row(component)
@@ -231,7 +242,7 @@ class Fetcher:
         excluded = self._excluded[component]
         out = None if excluded is None else _is_excluded(excluded, shard, shard_row)
         out = out if out is not None and out.any() else None
-        pieces, bad, lasts = self._pieces(component, unit, row)
+        pieces, bad, lasts = self._pieces(component, unit, row, share)
         shares = dataset.shares_files
         if len(pieces) == 1 or at_most(pieces, _ONE_PIECE - sum(k.nbytes for k in known)):
             group, content = self._joined(pieces, known, lasts, copied=shares and len(pieces) == 1)
@@ -251,7 +262,7 @@ class Fetcher:
                 for old in np.unique(unit).tolist():
                     self.units.drop((component, old))
                     self._lasting.drop((component, old))
-                return self._read_bundle(component, lane, number)
+                return self._read_bundle(component, lane, number, _alone)
         starts = np.cumsum([0, *(len(p) for p in made[:-1])], dtype=np.int64)
         if lasts and shares:
             self._mapped.add(component)
@@ -279,24 +290,31 @@ class Fetcher:
         group = pa.RecordBatch.from_arrays(arrays, names=self.made_schema.names)
         return group, 0 if digest is None else key(digest.intdigest())
 
-    def _pieces(self, component: int, unit: I64, row: I64) -> tuple[list[Piece], dict[int, ZephonError], bool]:
+    def _pieces(self, component: int, unit: I64, row: I64, share: Share) -> Read:
         """The rows in pieces that follow one another, the errors of those that could not be read, and whether all of them last."""
         border = np.flatnonzero((np.diff(unit) != 0) | (np.diff(row) != 1)) + 1
         starts = np.concatenate([[0], border]).astype(np.int64)
         if len(starts) > _MANY_RUNS and len(np.unique(unit)) < len(starts):
             group, bad = self._gather(component, unit, row)
             return [whole(group)], bad, False
-        return self._slices(component, unit, row, starts, np.append(border, len(row)))
+        return self._slices(component, unit, row, starts, np.append(border, len(row)), share)
 
-    def _slices(
-        self, component: int, unit: I64, row: I64, starts: I64, stops: npt.NDArray[Any]
-    ) -> tuple[list[Piece], dict[int, ZephonError], bool]:
+    def _slices(self, component: int, unit: I64, row: I64, starts: I64, stops: npt.NDArray[Any], share: Share) -> Read:
         """Runs of neighbouring rows, each a slice of its unit; which could not be read; and whether all of them last."""
+        looked: set[int] = set()
+        # neighbours of one unit in one job: else two threads wait for one reading
+        firsts = np.append(np.flatnonzero(np.diff(unit[starts], prepend=-1)), len(starts))
+        cuts = firsts[np.linspace(0, len(firsts) - 1, min(len(firsts) - 1, _JOBS) + 1).astype(int)]
+        runs = list(zip(starts.tolist(), stops.tolist(), strict=True))
+        found = share([partial(self._runs, component, unit, row, runs[a:b], looked) for a, b in pairwise(cuts.tolist())])
+        pieces = [piece for made, _, _ in found for piece in made]
+        return pieces, {place: why for _, bad, _ in found for place, why in bad.items()}, all(lasts for _, _, lasts in found)
+
+    def _runs(self, component: int, unit: I64, row: I64, runs: Sequence[tuple[int, int]], looked: set[int]) -> Read:
         pieces: list[Piece] = []
         bad: dict[int, ZephonError] = {}
         lasts = True
-        looked: set[int] = set()
-        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        for start, stop in runs:
             number, first = int(unit[start]), int(row[start])
             last = first + stop - start
             try:
@@ -443,6 +461,10 @@ def source_schema(datasets: Sequence[Dataset], columns: Sequence[str] | None, us
                 hint="leave it out with columns=…",
             ) from error
     return schema
+
+
+def _alone(jobs: Sequence[Callable[[], Read]]) -> list[Read]:
+    return [job() for job in jobs]
 
 
 def _is_excluded(excluded: Mapping[int, npt.NDArray[np.int64]], shard: npt.NDArray[Any], row: I64) -> npt.NDArray[np.bool_]:

@@ -3,12 +3,56 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Crew:
+    """The threads that want a value while it is made: those that would wait do some of the maker's jobs."""
+
+    def __init__(self) -> None:
+        self._jobs: Future[deque[tuple[Callable[[], Any], Future[Any]]]] = Future()
+
+    def share(self, jobs: Sequence[Callable[[], U]]) -> list[U]:
+        """What the jobs give, each done once by some thread; the maker begins with the first, the others with the last. Once for each
+        crew.
+
+        Raises:
+            BaseException: what a job raised; those that nobody had begun are left out then.
+        """
+        given: list[tuple[Callable[[], U], Future[U]]] = [(job, Future()) for job in jobs]
+        left = deque(given)
+        self._jobs.set_result(left)
+        _do(left.popleft)
+        return [future.result() for _, future in given if not future.cancelled()]
+
+    def help(self) -> None:
+        """Do jobs until none is left; before there are any, wait for them."""
+        left = self._jobs.result()
+        _do(left.pop)
+
+    def close(self) -> None:
+        """No jobs will come."""
+        if not self._jobs.done():
+            self._jobs.set_result(deque())
+
+
+def _do(take: Callable[[], tuple[Callable[[], Any], Future[Any]]]) -> None:
+    with suppress(IndexError):
+        while True:
+            job, future = take()
+            try:
+                future.set_result(job())
+            except BaseException as error:  # noqa: BLE001 - it reaches the maker
+                future.set_exception(error)
+                while True:
+                    take()[1].cancel()
 
 
 class Keep(Generic[T]):
@@ -23,26 +67,40 @@ class Keep(Generic[T]):
         self.made = 0
         self._size = size
         self._values: OrderedDict[Hashable, tuple[Future[T], int]] = OrderedDict()
+        self._crews: dict[Hashable, Crew] = {}
+        """Of the values that are being made."""
         self._guard = threading.Lock()
 
     def get(self, name: Hashable, make: Callable[[], T]) -> T:
         """The value of that name, made now if it isn't there. What `make` raises reaches every waiter, and nothing is kept."""
+        return self.together(name, lambda _: make())
+
+    def together(self, name: Hashable, make: Callable[[Crew], T]) -> T:
+        """The same; threads that want the value meanwhile do their part of what `make` shares with its crew."""
         with self._guard:
             found = self._values.get(name)
             if found is not None:
                 self._values.move_to_end(name)
+                crew = self._crews.get(name)
             else:
                 future: Future[T] = Future()
                 self._values[name] = future, 0
+                mine = self._crews[name] = Crew()
         if found is not None:
+            if crew is not None:
+                crew.help()
             return found[0].result()
         try:
-            value = make()
+            value = make(mine)
         except BaseException as error:
             with self._guard:
                 self._values.pop(name, None)
             future.set_exception(error)
             raise
+        finally:
+            mine.close()
+            with self._guard:
+                self._crews.pop(name, None)
         future.set_result(value)
         self._settle(name, future, self._size(value))
         return value

@@ -58,9 +58,9 @@ class Checked:
 
     def attempt(self, texts: Sequence[str]) -> tuple[I32, I64]:
         """The same without checks. Raises whatever the library raises."""
-        odd = [row for row, text in enumerate(texts) if not text.isascii() and any(mark in text for mark in self.unsure)]
+        odd = [row for mark in self.unsure for row, text in enumerate(texts) if mark in text]
         if odd:
-            return self._around(texts, odd)
+            return self._around(texts, sorted(set(odd)))
         ids, lengths = self._fast.encode(texts)
         if len(lengths) != len(texts) or int(lengths.sum()) != len(ids):
             raise ValueError(f"{len(lengths)} lengths, {lengths.sum()} in all, for {len(texts)} texts with {len(ids)} ids")

@@ -1,0 +1,80 @@
+"""Values that one thread makes and others wait for, or help with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from zephon.engine.keep import Crew, Keep
+
+LONGEST_S = 20
+
+
+def keep() -> Keep[list[int]]:
+    return Keep(1000, len)
+
+
+def numbered(count: int, job: Callable[[int], int]) -> Callable[[Crew], list[int]]:
+    """Makes what `job` gives for 0, 1, ..., as jobs of the crew."""
+    return lambda crew: crew.share([lambda number=number: job(number) for number in range(count)])  # type: ignore[misc]
+
+
+def test_threads_that_want_a_value_do_its_jobs_together_and_each_once() -> None:
+    held, done, both = keep(), [], threading.Barrier(2, timeout=LONGEST_S)
+
+    def job(number: int) -> int:
+        if number in (0, 9):
+            both.wait()  # one thread alone would wait here for ever
+        done.append(number)
+        return number
+
+    with ThreadPoolExecutor(3) as pool:
+        found = [pool.submit(held.together, "a", numbered(10, job)) for _ in range(3)]
+        assert [f.result(LONGEST_S) for f in found] == [list(range(10))] * 3
+    assert sorted(done) == list(range(10))
+    assert held.made == 1
+
+
+def test_a_job_that_fails_in_a_helper_fails_for_all_and_nothing_is_kept() -> None:
+    held, both = keep(), threading.Barrier(2, timeout=LONGEST_S)
+
+    def job(number: int) -> int:
+        if number in (0, 9):
+            both.wait()
+        if number == 9:  # the maker begins with the first, a helper with the last
+            raise OSError("gone")
+        return number
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(held.together, "a", numbered(10, job)) for _ in range(2)]
+        for one in found:
+            with pytest.raises(OSError, match="gone"):
+                one.result(LONGEST_S)
+    assert held.together("a", numbered(3, lambda number: number)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_who_waits_for_a_value_that_is_made_without_jobs_gets_it_or_its_error(failing: bool) -> None:
+    held, begun, on = keep(), threading.Event(), threading.Event()
+
+    def make() -> list[int]:
+        begun.set()
+        on.wait(LONGEST_S)
+        if failing:
+            raise ValueError("not to be had")
+        return [1]
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(held.get, "a", make)
+        begun.wait(LONGEST_S)
+        second = pool.submit(held.together, "a", numbered(2, lambda number: number))
+        on.set()
+        for one in (first, second):
+            if failing:
+                with pytest.raises(ValueError, match="not to be had"):
+                    one.result(LONGEST_S)
+            else:
+                assert one.result(LONGEST_S) == [1]
