@@ -253,6 +253,13 @@ class Fails:
         return self.inner.encode(texts)
 
 
+class Never:
+    """A reference that must not be asked."""
+
+    def encode(self, texts: Sequence[str]) -> tuple[I32, I64]:
+        raise AssertionError(f"asked for {texts}")
+
+
 def forgets(text: str) -> dict[str, Any]:
     return {"normalizer": {"type": "Replace", "pattern": {"String": text}, "content": ""}}
 
@@ -315,6 +322,17 @@ def test_repeated_texts_are_not_all_checked() -> None:
         part = slice(4 * number, 4 * number + 4)
         many = np.tile(ids[begin : begin + int(lengths[part].sum())], 1000), np.tile(lengths[part], 1000)
         assert len(drawn(*many, 4096)) <= 1 + 8 * 4000 // 4096
+
+
+def test_while_a_run_begins_nothing_is_checked() -> None:
+    """To make the reference takes longer than all else then."""
+    own = HuggingFace(shaped("gpt-2"))
+    made = Checked("own", own, reference=Never(), reference_name="never", unsure="", one_in=64)
+    texts = [f"text number {i * i}" for i in range(2000)]
+    (first, *_) = [text for text in texts if drawn(*own.encode([text]), 64)]
+    made.encode([first] * 63)
+    with pytest.raises(AssertionError, match="asked"):
+        made.encode([first])
 
 
 @cache
