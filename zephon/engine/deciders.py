@@ -141,3 +141,8 @@ def used_sources(rows: pa.RecordBatch) -> list[int]:
     # group numbers count from 0 in a window, so that counting beats sorting
     numbers: list[int] = np.flatnonzero(np.bincount(groups.source_numbers(rows))).tolist()
     return numbers
+
+
+def shows_sources(rows: pa.RecordBatch) -> bool:
+    """Whether decision rows say whose rows these are, without gathering them."""
+    return rows.schema.get_field_index(groups.PIECES) >= 0 or rows.schema.get_field_index(INDEX) >= 0

@@ -14,7 +14,7 @@ import pyarrow as pa
 from zephon import groups
 from zephon.engine.balance import Balance
 from zephon.engine.counts import record_counts
-from zephon.engine.deciders import Deciders, used_sources
+from zephon.engine.deciders import Deciders, shows_sources, used_sources
 from zephon.engine.faults import Losses, joined
 from zephon.engine.ledger import Ledger, decision_counts
 from zephon.engine.stages import INDEX, Level, Note, Report
@@ -374,7 +374,7 @@ class Lane:
     def _dispatch(self, level: int, decision: Decision, base: int, numbers: Sequence[int]) -> None:
         """Have the rows of a decision built; `numbers` are the sources that they draw on."""
         rows, skipped = decision.rows, 0
-        if level == self._last and self._skip and self._context.levels[level].stage.keeps_rows and _shows_sources(rows):
+        if level == self._last and self._skip and self._context.levels[level].stage.keeps_rows and shows_sources(rows):
             # Invariant 3: what an earlier run delivered is decided again, but not built again
             skipped = min(self._skip, len(rows))
             gone = rows.slice(0, skipped)
@@ -496,8 +496,3 @@ class Lane:
         self._ready = deque([Mark.END])
         self.available = 0
         return joined(left) if left else None
-
-
-def _shows_sources(rows: pa.RecordBatch) -> bool:
-    """Whether decision rows say whose rows these are, without gathering them."""
-    return rows.schema.get_field_index(groups.PIECES) >= 0 or rows.schema.get_field_index(INDEX) >= 0
