@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from zephon.engine.run import Run
+from zephon.engine.tasks import Mark, Task
 from zephon.errors import RunnerError, Where, ZephonError
 from zephon.runners.base import Groups, StageSpec
 from zephon.runners.worker import BoundStages
@@ -106,8 +107,21 @@ class AnyOrderRun(Run):
     def deliveries(self) -> Any:
         driver: Any = self._driver
         for made in super().deliveries():
+            self._check_load()
             yield made
             # the training step: the pump's thread goes on meanwhile
             for _ in range(self.random.choice([0, 0, 1, 2, 5])):
                 self._order.finish(self.random.randint(0, 3))
                 driver._turn()
+
+    def _check_load(self) -> None:
+        """What all lanes hold together is what each of them holds, also after one of them failed."""
+        load, lanes = self._load, self.pump.lanes
+        assert load.tasks == sum(lane.outstanding for lane in lanes)
+        assert load.nbytes == sum(lane.nbytes for lane in lanes)
+        assert load.running == sum(lane._running for lane in lanes)
+        assert load.waiting == sum(len(lane._waiting) for lane in lanes)
+        for lane in lanes:
+            queued = [task for queue in lane._queues for task in queue if isinstance(task, Task)]
+            assert lane.outstanding == len(queued) + sum(not isinstance(item, Mark) for item in lane._fetching)
+            assert lane.decided == sum(task.rows for task in lane._queues[-1] if isinstance(task, Task))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zephon import groups
+from zephon import Dataset, Pipeline, StaticMixtureWorkSource, groups
 from zephon.errors import DataError, RecipeError
 from zephon.operators.pack import PackFlat
 from zephon.plugin import Drops, LaneWindow
@@ -159,6 +159,15 @@ def test_documents_without_tokens_make_no_sequence() -> None:
     rows, drops = run(pack_flat(max_length=6), [documents([0]), documents([0, 0, 0])])
     assert rows == []
     assert [d.rows["empty"].tolist() for d in drops if d.rows] == [[0], [0, 1, 2]]
+
+
+def test_documents_of_which_none_has_a_token_have_no_type_of_tokens() -> None:
+    """A file of JSON in which every list is empty doesn't say what they are lists of."""
+    table = pa.table({"input_ids": pa.array([[], []], pa.list_(pa.null()))})
+    source = StaticMixtureWorkSource(Dataset.from_records("d", table), stop_after_passes=1)
+    pipeline = Pipeline(source).then(pack_flat(max_length=4)).batch(1).options(lanes=1, runner="inline")
+    assert list(pipeline) == []
+    assert pipeline.accounting()["rows"]["dropped"] == {"pack_flat: empty": 2}
 
 
 def test_a_document_without_a_loss_mask_trains_on_all_its_tokens() -> None:

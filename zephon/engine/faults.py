@@ -57,10 +57,6 @@ class Streak:
         """Some worked."""
         self.worked, self.last = True, 0
 
-    def apart(self) -> None:
-        """Others worked, and it isn't known where between them: so what failed has to do with nothing before and after."""
-        self.worked, self.first, self.last = True, 0, 0
-
     def after(self, before: int) -> tuple[int, int]:
         """`(most, last)` where so many had failed just before."""
         return max(self.most, before + self.first), self.last if self.worked else before + self.last

@@ -114,6 +114,7 @@ class Fetcher:
         losses = Losses()
         picks: list[Pick] = []
         names: list[tuple[int, int, int]] = []
+        failed: list[tuple[int, Failure]] = []
         for component, count in chunk.counts.items():
             here = np.arange(count) if count == len(chunk) else np.flatnonzero(chunk.component == component)
             rows = self.plan.rows[component]
@@ -127,14 +128,16 @@ class Fetcher:
                 mine, place = offset[start:stop], here[start:stop]
                 kept = self._kept(made, mine, component, losses)
                 if kept is not None:
-                    mine, place = mine[kept], place[kept]
+                    for i in kept[1].tolist():
+                        failure = Failure.of(made.bad[int(mine[i])], component=component, operator="source")
+                        failed.append((int(place[i]), failure))
+                    mine, place = mine[kept[0]], place[kept[0]]
                 if len(mine):
                     picks.append(Pick(made, mine, place))
                 start = stop
+        _count_failures(failed, picks, losses)
         if not picks:
             return groups.empty_group(self.made_schema), losses, 0
-        for streak in losses.streaks.values():
-            streak.apart()
         try:
             check_maps(picks)  # to touch what was cut off a map would end the process
             group, content = self._collect(picks)
@@ -170,8 +173,8 @@ class Fetcher:
         keep = self._keep - LISTS if any(b.verify is not None for b in bundles) else self._keep
         return collected(bundles, number, offset, self.made_schema, keep), content
 
-    def _kept(self, bundle: Bundle, offset: I64, component: int, losses: Losses) -> I64 | None:
-        """Which of the drawn rows are neither excluded nor unreadable; None: all."""
+    def _kept(self, bundle: Bundle, offset: I64, component: int, losses: Losses) -> tuple[I64, I64] | None:
+        """Which of the drawn rows are neither excluded nor unreadable, and which are unreadable; None: all are there."""
         if not bundle.bad and bundle.excluded is None:
             return None
         good = np.ones(len(offset), dtype=bool)
@@ -179,18 +182,13 @@ class Fetcher:
             out = bundle.excluded[offset]
             good &= ~out
             losses.drop("source", "excluded", {component: int(out.sum())})
-        after = 0
-        for i in np.flatnonzero(good & np.isin(offset, list(bundle.bad))).tolist():
-            error = bundle.bad[int(offset[i])]
+        bad = np.flatnonzero(good & np.isin(offset, list(bundle.bad)))
+        if len(bad):
             if self.policy == "raise":
-                raise error
-            good[i] = False
-            losses.drop("source", "unreadable", {component: 1})
-            if i != after:
-                losses.streaks.get("source", Streak()).work()
-            losses.fail(Failure.of(error, component=component, operator="source"))
-            after = i + 1
-        return np.flatnonzero(good)
+                raise bundle.bad[int(offset[bad[0]])]
+            good[bad] = False
+            losses.drop("source", "unreadable", {component: len(bad)})
+        return np.flatnonzero(good), bad
 
     # -------------------------------------------------------------------------------------------------- bundles
 
@@ -472,3 +470,20 @@ def _is_excluded(excluded: Mapping[int, npt.NDArray[np.int64]], shard: npt.NDArr
     for number, rows in excluded.items():
         out |= (shard == number) & np.isin(row, rows)
     return out
+
+
+def _count_failures(failed: list[tuple[int, Failure]], picks: Sequence[Pick], losses: Losses) -> None:
+    """Note what couldn't be read, with its place in the chunk, in the order of the chunk; and what could be read in between."""
+    if not failed:
+        return
+    read = np.sort(np.concatenate([pick.place for pick in picks])) if picks else np.zeros(0, dtype=np.int64)
+    streak = losses.streaks.setdefault("source", Streak())
+    seen = 0
+    for place, failure in sorted(failed, key=lambda item: item[0]):
+        before = int(np.searchsorted(read, place))
+        if before > seen:
+            streak.work()
+        seen = before
+        losses.fail(failure)
+    if len(read) > seen:
+        streak.work()

@@ -188,6 +188,7 @@ class Lane:
             self._queues[level + 1].append(Mark.ERROR)
             return
         self._context.load.running -= self._running
+        self._context.load.waiting -= len(self._waiting)
         self._running = 0
         self._waiting.clear()
         self.error = error

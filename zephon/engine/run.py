@@ -36,8 +36,6 @@ from zephon.runners.base import Groups, Runner, Work
 from zephon.runners.pool import ThreadPool
 
 _SETTLE_EVERY = 256
-_BURST = 4
-"""Chunks that go through the lanes together where nothing but moving memory is to be done: see `Lane.advance`."""
 
 log = logging.getLogger("zephon.engine")
 
@@ -155,7 +153,7 @@ class Run:
             load=self._load,
             # what is admitted below it may grow by a chunk, and allocators keep an eighth of what they gave free for the next
             budget=options.byte_budget * 3 // 8 - chunk_bytes,
-            tasks=(_BURST if all(level.stage.trivial for level in definition.levels) else 0) if self._inline else 2,
+            tasks=0 if self._inline else 2,
             prefetch=1 if self._inline else options.prefetch_batches,
             empty_rows=self._make_empty_row,
             padding=padding,

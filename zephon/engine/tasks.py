@@ -78,6 +78,11 @@ class Queue(deque["Task | Mark"]):
         self.rows -= task.rows
         return task
 
+    def clear(self) -> None:
+        """Give up what is in it."""
+        super().clear()
+        self.rows = 0
+
 
 @dataclass
 class Ready:

@@ -117,7 +117,7 @@ class PackFlat(StatefulOperator):
         if schema.get_field_index(groups.TOKENS) < 0:
             raise RecipeError(f"pack_flat needs the column {groups.TOKENS!r}", hint="tokenize before packing")
         kind = schema.field(groups.TOKENS).type
-        if not (_is_list(kind) and pa.types.is_integer(kind.value_type)):
+        if not (_is_list(kind) and (pa.types.is_integer(kind.value_type) or pa.types.is_null(kind.value_type))):
             raise RecipeError(f"pack_flat needs lists of integers in {groups.TOKENS!r}, not {kind}")
         return _packed_schema(schema, self.token_columns)
 
