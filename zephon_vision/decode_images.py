@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -35,6 +37,8 @@ ArrowArray = Any
 
 _POOL = Pool()
 """What pixels are written to."""
+_AT_ONCE = 16 << 20
+_PACKS = 4
 _UNKNOWN_SIZE = 448
 """The side that an image without a readable header is planned with, where it is left blank."""
 
@@ -123,8 +127,13 @@ class DecodeImages(CollatesVision, Operator):
 
     @property
     def max_rows(self) -> int | None:  # type: ignore[override]
-        """A task costs about a millisecond beside its images, so single images come 16 at a time; packs of them, with hundreds of MB, 4."""
-        return 4 if self.policy is None else 16
+        """A task costs about a millisecond beside its images, so single images come up to 16 at a time, if a megapixel each makes no more
+        than 16 MB: with larger tasks lanes fill `max_bytes` with what isn't wanted yet, and workers wait. Packs of them come by the few."""
+        if self.policy is None:
+            return _PACKS
+        policy = _load(self.policy)
+        size = int(np.prod(policy.block_shape(policy.plan(1000, 1000)), dtype=np.int64))
+        return max(rows for rows in (1, 2, 4, 8, 16) if rows == 1 or rows * size <= _AT_ONCE)
 
     @property
     def keeps_rows(self) -> bool:  # type: ignore[override]
@@ -188,6 +197,7 @@ class BoundDecodeImages:
         self._settings = settings
         self._resize = make_resize(settings.backend)
         self._policy = None if settings.policy is None else _load(settings.policy)
+        self._spec = "" if self._policy is None else self._policy.spec()
         self._local = threading.local()
         self._seen = BadImages(settings.max_bad_ratio, settings.name)
 
@@ -326,9 +336,9 @@ class BoundDecodeImages:
         if not settings.keep_images:  # last: a group without columns would forget how many rows it has
             made = groups.select(made, [n for n in made.schema.names if n != settings.column])
         if self._policy is not None:
-            numbers = [{"policy": policy.spec(), "numbers": plan.pack()} for policy, plan in plans]
-            planned = groups.make_list(offsets, pa.array(numbers, type=columns.PLAN))
-            made = groups.set_column(made, columns.IMAGE_PLANS, planned)
+            made = groups.set_column(
+                made, columns.IMAGE_PLANS, groups.make_list(offsets, self._plans([plan for _, plan in plans]))
+            )
         else:
             made = _mask(settings, made, offsets, row_of, bad)
         if settings._bad != "drop_sample" or not errors:
@@ -342,6 +352,11 @@ class BoundDecodeImages:
                 rows.setdefault(reason(errors[index]), {})[row] = None
         kept = np.setdiff1d(np.arange(group.num_rows), sorted(gone))
         return Outcome(groups.take(made, kept), Drops(rows={k: np.array(list(v), dtype=np.int64) for k, v in rows.items()}))
+
+    def _plans(self, plans: Sequence[Plan]) -> ArrowArray:
+        """Of the operator's own policy, as `columns.PLAN`."""
+        specs = pa.array([self._spec] * len(plans), pa.string())
+        return pa.StructArray.from_arrays([specs, _lists([plan.pack() for plan in plans])], fields=list(columns.PLAN))
 
 
 class _Tools(NamedTuple):
@@ -359,7 +374,7 @@ class _Blocks:
 
     def __init__(self, plans: Sequence[tuple[Policy, Plan]]) -> None:
         self.shapes = [tuple(policy.block_shape(plan)) for policy, plan in plans]
-        sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self.shapes]
+        sizes = [math.prod(shape) for shape in self.shapes]
         self._ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
         total = int(self._ends[-1])
         if total >= 2**31:
@@ -382,7 +397,13 @@ class _Blocks:
         ends: Any = self._ends.astype(np.int32)
         memory: Any = self._memory
         pixels = pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(ends), pa.py_buffer(memory)])
-        return pixels, pa.array([list(shape) for shape in self.shapes], type=pa.list_(pa.int32()))
+        return pixels, _lists(self.shapes)
+
+
+def _lists(rows: Sequence[Sequence[int]]) -> ArrowArray:
+    """`list<int32>`."""
+    ends = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return groups.make_list(ends, np.fromiter(chain.from_iterable(rows), np.int32, int(ends[-1])))
 
 
 def _load(spec: str) -> Policy:

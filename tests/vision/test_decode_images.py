@@ -333,3 +333,11 @@ def test_a_policy_that_breaks_its_word_is_told_so(qwen: str, monkeypatch: pytest
     group = pa.RecordBatch.from_arrays([images_array([[GOOD]])], names=[columns.IMAGES])
     with pytest.raises(PluginError, match="instead of uint8"):
         run(group, policy="raw")
+
+
+def test_a_task_makes_no_more_pixels_than_lanes_may_hold_ready() -> None:
+    """Single images of a megapixel: never above 16 MB, and not one by one where they are small."""
+    for policy, bytes_each in (('siglip{"size": 384}', 3 * 384**2), ("qwen2_5_vl", 3 * 1008**2), ("raw", 3_000_000)):
+        rows = DecodeImages(policy=policy).max_rows
+        assert rows is not None
+        assert rows * bytes_each <= 16 << 20 < 4 * rows * bytes_each or rows == 16
