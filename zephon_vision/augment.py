@@ -11,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups, keys
-from zephon.errors import DataError, RecipeError, unknown
+from zephon.errors import DataError, PluginError, RecipeError, unknown
 from zephon.plugin import Apply, Operator
 from zephon_vision import columns
 from zephon_vision.resize import Backend, make_resize, resize_parts
@@ -82,8 +82,13 @@ class PixelOperator(Operator):
 
 class _UsesTorchvision(PixelOperator):
     def fingerprint_parts(self) -> dict[str, Any]:
-        """Which torchvision does it."""
-        return {name: version(name).partition("+")[0] for name in ("torch", "torchvision")}
+        """Which torchvision does it. Raises `PluginError` where it isn't installed."""
+        try:
+            return {name: version(name).partition("+")[0] for name in ("torch", "torchvision")}
+        except PackageNotFoundError as error:
+            raise PluginError(
+                f"{self.name} needs {error.name!r}, which isn't installed", hint="pip install 'zephon[augment]'"
+            ) from error
 
 
 @dataclass(frozen=True, kw_only=True)

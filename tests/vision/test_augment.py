@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torchvision.transforms.v2 import functional
 from vision.pictures import Array, scene
 
 from zephon import groups
-from zephon.errors import DataError, RecipeError
+from zephon.errors import DataError, PluginError, RecipeError
 from zephon.recipe import operator_fingerprint
 from zephon.testing import check_operator
 from zephon_vision import augment, columns
@@ -235,3 +236,14 @@ def test_lists_and_tuples_are_the_same_setting() -> None:
     ):
         assert operator_fingerprint(one) == operator_fingerprint(two)
         assert hash(one) == hash(two)
+
+
+def test_without_torchvision_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "torchvision":
+            raise PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(augment, "version", version)
+    with pytest.raises(PluginError, match=r"flip needs 'torchvision'(.|\n)*zephon\[augment\]"):
+        operator_fingerprint(Flip())

@@ -227,8 +227,7 @@ class Lane:
     def _push(self, level: int, given: Groups, note: Note, *, base: int, skipped: int, label: str) -> None:
         context, rows = self._context, len(given[0])
         if context.levels[level].stage.trivial:
-            here = lambda: context.do_here(level, given, note)  # noqa: E731
-            self._queues[level].put(Task(base, skipped, 0, here=here, rows=rows))
+            self._queues[level].put(Task(base, skipped, 0, here=lambda: context.do_here(level, given, note), rows=rows))
             self._hold(0, 1)
             return
         nbytes = sum(groups.nbytes(g) for g in given)
@@ -253,8 +252,7 @@ class Lane:
         return self._queues[-1].rows
 
     def supplied(self, steps: int) -> bool:
-        """Whether so many steps are ready, and twice as many decided where building them takes long: an accumulator may need several
-        chunks before it gives anything."""
+        """Whether so many steps are ready, and twice as many decided where building takes long: a packer may need chunks for the next."""
         wanted = steps * self._context.per_step
         return self.available >= wanted and (not self._heavy or self.decided >= 2 * wanted)
 
@@ -270,10 +268,9 @@ class Lane:
         if not self.startable:
             return
         task = self._waiting.popleft()
-        self._context.load.waiting -= 1
         assert task.start is not None
         self._running += 1
-        self._context.load.running += 1
+        self._context.load.begin()
         task.future, task.start = task.start(), None
         task.future.add_done_callback(self._done)
         self.dirty = True

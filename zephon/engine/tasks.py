@@ -116,6 +116,11 @@ class Load:
     made: int = 0
     """Bytes that its last tasks made, each."""
 
+    def begin(self) -> None:
+        """One that waited runs now."""
+        self.waiting -= 1
+        self.running += 1
+
     @property
     def coming(self) -> int:
         """Tasks that lead to decisions, not those that build what was decided."""
