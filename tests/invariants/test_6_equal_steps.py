@@ -90,8 +90,11 @@ def run_ranks(
 
 
 def global_rows(found: list[list[tuple[int, int, int, Rows]]]) -> list[Rows]:
-    steps = sorted({step for rank in found for step, *_ in rank})
-    return [[row for rank in found for s, _, _, rows in rank for row in rows if s == step] for step in steps]
+    made: dict[int, Rows] = {}
+    for rank in found:
+        for step, _, _, rows in rank:
+            made.setdefault(step, []).extend(rows)
+    return [made[step] for step in sorted(made)]
 
 
 @settings(max_examples=50)
