@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -105,14 +106,22 @@ def test_bytes_are_joined_and_chosen_without_a_copy() -> None:
     assert own_bytes(chosen) == 32 < groups.nbytes(chosen) == 232
 
 
+Ranges = list[tuple[int, int, int]]
+
+
+def ranges_in(parts: Sequence[Sequence[int]], most: int, data: st.DataObject) -> tuple[Ranges, list[Any]]:
+    """Some `(part, begin, length)`, and the same as three arrays."""
+    ranges = []
+    for _ in range(data.draw(st.integers(0, most))):
+        which = data.draw(st.integers(0, len(parts) - 1))
+        begin = data.draw(st.integers(0, len(parts[which])))
+        ranges.append((which, begin, data.draw(st.integers(0, len(parts[which]) - begin))))
+    return ranges, [np.array([r[n] for r in ranges], dtype=np.int64) for n in range(3)]
+
+
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=4), st.data())
 def test_ranges_of_bytes(blobs: list[bytes], data: st.DataObject) -> None:
-    ranges = []
-    for _ in range(data.draw(st.integers(0, 8))):
-        which = data.draw(st.integers(0, len(blobs) - 1))
-        begin = data.draw(st.integers(0, len(blobs[which])))
-        ranges.append((which, begin, data.draw(st.integers(0, len(blobs[which]) - begin))))
-    which, begin, length = (np.array([r[n] for r in ranges], dtype=np.int64) for n in range(3))
+    ranges, (which, begin, length) = ranges_in(blobs, 8, data)
     made = gather_bytes([np.frombuffer(b, np.uint8) for b in blobs], which, begin, length)
     assert made.tobytes() == b"".join(blobs[w][b : b + n] for w, b, n in ranges)
 
@@ -122,12 +131,7 @@ def test_ranges_of_bytes(blobs: list[bytes], data: st.DataObject) -> None:
 )
 def test_ranges_of_numbers(lists: list[list[int]], most: int, data: st.DataObject) -> None:
     """Also of arrays that are too long for Arrow's views."""
-    ranges = []
-    for _ in range(data.draw(st.integers(0, 12))):
-        which = data.draw(st.integers(0, len(lists) - 1))
-        begin = data.draw(st.integers(0, len(lists[which])))
-        ranges.append((which, begin, data.draw(st.integers(0, len(lists[which]) - begin))))
-    which, begin, length = (np.array([r[n] for r in ranges], dtype=np.int64) for n in range(3))
+    ranges, (which, begin, length) = ranges_in(lists, 12, data)
     with patch.object(gathers, "_MOST", most):
         made = gathers.gather_ranges([np.array(numbers, np.int32) for numbers in lists], which, begin, length)
     assert made.dtype == np.int32

@@ -280,11 +280,9 @@ class Fetcher:
             if number < len(self.schema):
                 arrays.append(joined(pieces, number, field.type, digest, lasts=lasts, copied=copied, lists=self._views))
                 continue
-            values: Any = np.ascontiguousarray(known[number - len(self.schema)])
-            arrays.append(to_arrow(values))
-            if digest is not None:  # as `groups.hash_array`
-                digest.update(f"{field.type}{len(values)}".encode())
-                digest.update(values)
+            arrays.append(to_arrow(np.ascontiguousarray(known[number - len(self.schema)])))
+            if digest is not None:
+                groups.hash_array(digest, arrays[-1])
         group = pa.RecordBatch.from_arrays(arrays, names=self.made_schema.names)
         return group, 0 if digest is None else key(digest.intdigest())
 

@@ -312,9 +312,11 @@ def _check_projection(opened: OpenShard, unit: int, count: int, whole: pa.Table)
 def _check_views(opened: OpenShard, unit: int, whole: pa.Table) -> None:
     """Of a shard that has `views`: the same rows, of the same types or views of them."""
     views = getattr(opened, "views", None)
-    for names in (None, whole.schema.names[:1]) if views is not None else ():
+    if views is None:
+        return
+    for names in (None, whole.schema.names[:1]):
         wanted = whole if names is None else whole.select(names)
-        made = list(views(unit, names)) if views is not None else []
+        made = list(views(unit, names))
         for group in made:
             group.validate(full=True)
             _require(
