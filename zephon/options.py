@@ -36,6 +36,9 @@ class Options:
     whatever else `ray.remote` takes. Other runners don't look at it."""
     fetch_parallelism: int | None = None
     """Reads at once; default: as many as workers."""
+    switch_interval_s: float | None = 0.001
+    """While a run with the runner "threads" iterates, no thread of this process keeps the interpreter lock longer than this while others
+    wait for it (`sys.setswitchinterval`); None leaves Python's interval alone, which is 5 ms."""
     prefetch_batches: int = 64
     """Microbatches held ready for the training step at most; two are enough where they are heavy."""
     max_bytes: int | None = None
@@ -89,6 +92,8 @@ class Options:
         _check_resources(self.resources)
         for name in ("max_failures", "max_failures_in_a_row", "dp_rank"):
             object.__setattr__(self, name, whole_or_none(name, getattr(self, name), least=0))
+        if self.switch_interval_s is not None and not self.switch_interval_s > 0:
+            raise RecipeError(f"switch_interval_s is {self.switch_interval_s!r}; it must be > 0, or None")
         if not self.watchdog_s > 0:
             raise RecipeError(f"watchdog_s is {self.watchdog_s!r}; it must be > 0")
         if self.agree is not None and not callable(self.agree):

@@ -74,6 +74,7 @@ class Pipeline:
         ranks_per_node: int | None = None,
         resources: collections.abc.Mapping[str, collections.abc.Mapping[str, typing.Any]] | None = None,
         fetch_parallelism: int | None = None,
+        switch_interval_s: float | None = 0.001,
         prefetch_batches: int = 64,
         max_bytes: int | None = None,
         copy: bool = False,

@@ -34,6 +34,7 @@ from zephon.plan.source import CHUNK_BYTES, Chunk, Plan
 from zephon.plugin import StatefulOperator
 from zephon.runners.base import Groups, Runner, Work
 from zephon.runners.pool import ThreadPool
+from zephon.runners.switching import Turns
 
 _SETTLE_EVERY = 256
 
@@ -80,6 +81,7 @@ class Run:
         self._quarantine = _Quarantine(options, definition.datasets, self.ledger)
         self._inline = options.runner == "inline"
         self._runner = make_runner()
+        self._turns = Turns(options.switch_interval_s if options.runner == "threads" else None)
         self._local: ThreadPool[_Read] | None = None
         self._tuner: Tuner | None = None
         # a view keeps the whole block in memory that it is of, also after the fetcher let it go
@@ -170,11 +172,12 @@ class Run:
                 if self.definition.options.workers == "auto":
                     self._tuner = self._make_tuner(self._local)
             self.meter.start()
+            self._turns.shorten()
             self._driver.start()
         except BaseException:
             self.close()
             raise
-        self._finalizer = weakref.finalize(self, _close_parts, self._driver, self._runner, self._local)
+        self._finalizer = weakref.finalize(self, _close_parts, self._driver, self._runner, self._local, self._turns)
 
     @property
     def _reads(self) -> int:
@@ -287,7 +290,7 @@ class Run:
         if self._finalizer is not None:
             self._finalizer.detach()
             self._finalizer = None
-        _close_parts(self._driver, self._runner, self._local)
+        _close_parts(self._driver, self._runner, self._local, self._turns)
         self._quarantine.close()
         self.fetcher.close()
 
@@ -402,7 +405,10 @@ class _Read:
             raise wrap(error, self.where) from error
 
 
-def _close_parts(driver: ForegroundPump | BackgroundPump, runner: Runner, local: ThreadPool[_Read] | None) -> None:
+def _close_parts(
+    driver: ForegroundPump | BackgroundPump, runner: Runner, local: ThreadPool[_Read] | None, turns: Turns
+) -> None:
+    turns.close()  # first: whatever happens to the others
     driver.close()
     runner.close()
     if local is not None:
