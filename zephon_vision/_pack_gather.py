@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
+from zephon.arrays import to_arrow, to_numpy
 from zephon.errors import DataError
 from zephon.operators.pack_gather import GatherSequences
 from zephon_vision import columns
@@ -28,6 +29,9 @@ IMAGE_FIELDS: tuple[Any, ...] = (
 """The columns of a packed row that are about its images."""
 ALIGNMENT_FIELD: Any = pa.field(columns.DOCUMENT_ALIGNMENT, pa.list_(pa.int32()))
 
+_NOTHING_FIELDS: list[Any] = [pa.field(groups.TOKENS, pa.list_(pa.int32())), pa.field(columns.DOCUMENT_ALIGNMENT, pa.int32())]
+_NOTHING = pa.schema(_NOTHING_FIELDS)
+
 
 class GatherMultimodal:
     """`(decision rows, sources) -> group`: each row exactly `length` tokens, and the images of its documents in order.
@@ -45,93 +49,77 @@ class GatherMultimodal:
         Raises:
             DataError: a row with spans of another form than `columns.SPAN`, or more than 2 GiB of images in one call.
         """
-        group = self._tokens(rows, sources)
-        pieces = _Pieces(rows, sources)
-        number, images = pieces.lists(columns.IMAGES, columns.IMAGES_TYPE)
-        planned, plans = pieces.lists(columns.IMAGE_PLANS, columns.IMAGE_PLANS_TYPE)
-        if (planned != number).any():
+        offsets, pieces = groups.list_pieces(rows)
+        documents = _documents(pieces, sources)
+        group = self._tokens.of_documents(rows, documents)
+        number, images = _lists(documents, columns.IMAGES, columns.IMAGES_TYPE)
+        planned, plans = _lists(documents, columns.IMAGE_PLANS, columns.IMAGE_PLANS_TYPE)
+        if not np.array_equal(planned, number):
             raise DataError(f"{columns.IMAGE_PLANS!r} is not parallel to {columns.IMAGES!r}")
-        spanned, spans = pieces.lists(columns.IMAGE_SPANS, columns.IMAGE_SPANS_TYPE)
-        ends = pieces.row_ends(number)
-        document = np.repeat(np.arange(len(number)) - pieces.offsets[:-1].repeat(np.diff(pieces.offsets)), number)
-        made = (
-            groups.make_list(ends, images),
-            groups.make_list(ends, plans),
-            groups.make_list(
-                pieces.row_ends(spanned), _shifted(spans, spanned, pieces.before(pieces.length), pieces.before(number))
-            ),
-            groups.make_list(ends, document.astype(np.int32)),
+        spanned, spans = _lists(documents, columns.IMAGE_SPANS, columns.IMAGE_SPANS_TYPE)
+        per_row = offsets[1:] - offsets[:-1]
+        document = np.repeat(np.arange(len(number)) - offsets[:-1].repeat(per_row), number)
+        ends = to_arrow(_ends(number)[offsets].astype(np.int32))
+        moved = _shifted(spans, spanned, _before(pieces["length"], offsets), _before(number, offsets))
+        make: Any = pa.ListArray.from_arrays
+        made: list[Array] = [
+            make(ends, images),
+            make(ends, plans),
+            groups.make_list(_ends(spanned)[offsets], moved),
+            make(ends, to_arrow(document.astype(np.int32))),
             groups.column(rows, columns.IMAGE_BLOCKS),
-        )
-        for kind, array in zip(IMAGE_FIELDS, made, strict=True):
-            group = group.append_column(kind, array)
+        ]
+        fields = list(IMAGE_FIELDS)
         if self._aligned:
-            lists = groups.make_list(pieces.offsets, pieces.numbers(columns.DOCUMENT_ALIGNMENT))
-            group = group.append_column(ALIGNMENT_FIELD, lists)
-        return group
+            fields.append(ALIGNMENT_FIELD)
+            made.append(groups.make_list(offsets, groups.column(documents, columns.DOCUMENT_ALIGNMENT)))
+        return pa.RecordBatch.from_arrays([*group.columns, *made], schema=pa.schema([*group.schema, *fields]))
 
 
-class _Pieces:
-    """The documents of some decision rows, in order, and how to find their lists in the sources."""
+def _documents(pieces: Ints, sources: Mapping[int, pa.RecordBatch]) -> pa.RecordBatch:
+    """The documents of some decision rows, in order; the sources' own memory where one source has just these."""
+    if not len(pieces):
+        return groups.empty_group(_NOTHING)
+    # sources in the order of their first use: where each row has one of its own, they are then what is wanted, as they are
+    numbers, first_use, which = np.unique(pieces["source"], return_index=True, return_inverse=True)
+    order = np.argsort(first_use)
+    used = [sources[number] for number in numbers[order].tolist()]
+    first = np.cumsum([0, *(source.num_rows for source in used)])
+    place = first[np.argsort(order)[which]] + pieces["row"]
+    try:
+        whole = groups.concat(used)
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"the images of {len(pieces)} documents are more than 2 GiB in one group: {error}",
+            hint="fewer sequences per batch, or a smaller shuffle buffer",
+        ) from error
+    return whole if np.array_equal(place, np.arange(first[-1])) else groups.take(whole, place)
 
-    def __init__(self, rows: pa.RecordBatch, sources: Mapping[int, pa.RecordBatch]) -> None:
-        self.offsets, pieces = groups.list_pieces(rows)
-        self.length = pieces["length"].astype(np.int64)
-        # sources in the order of their first use: where each row has one of its own, their columns are then what is wanted, as they are
-        numbers, first_use, which = np.unique(pieces["source"], return_index=True, return_inverse=True)
-        order = np.argsort(first_use)
-        self._sources = [sources[number] for number in numbers[order].tolist()]
-        first = np.cumsum([0, *(s.num_rows for s in self._sources)])
-        self._place = first[np.argsort(order)[which]] + pieces["row"]
-        self._in_order = bool(np.array_equal(self._place, np.arange(first[-1])))
 
-    def lists(self, name: str, kind: Any) -> tuple[Ints, Array]:
-        """`(int64[P] elements of each document, all elements in order)`; a column that isn't there counts as empty lists."""
-        parts = [_as(s, name, kind) for s in self._sources]
-        try:
-            whole: Array = parts[0] if len(parts) == 1 else pa.concat_arrays(parts) if parts else pa.array([], type=kind)
-        except pa.ArrowInvalid as error:
-            raise DataError(
-                f"the images of {len(self.offsets) - 1} sequences are more than 2 GiB in one group: {error}",
-                hint="fewer sequences per batch, or a smaller shuffle buffer",
-            ) from error
-        if not self._in_order:
-            index: Array = pa.array(self._place)
-            whole = whole.take(index)
-        lengths: Array = whole.value_lengths()
-        lengths = lengths.fill_null(0) if lengths.null_count else lengths
-        return lengths.to_numpy().astype(np.int64), whole.flatten()
+def _lists(documents: pa.RecordBatch, name: str, kind: Any) -> tuple[Ints, Array]:
+    """`(int64[P] elements of each document, all elements in order)`; a column that isn't there counts as empty lists."""
+    index = documents.schema.get_field_index(name)
+    if index < 0:
+        return np.zeros(len(documents), dtype=np.int64), pa.array([], type=kind.value_type)
+    array: Array = documents.column(index)
+    if array.type != kind:
+        array = conform(array, kind)
+    lengths: Array = array.value_lengths()
+    lengths = lengths.fill_null(0) if lengths.null_count else lengths
+    return to_numpy(lengths).astype(np.int64), array.flatten()
 
-    def numbers(self, name: str) -> Ints:
-        """int32[P]: of each document the value of a column that all sources have."""
-        parts = [np.zeros(0, np.int32), *(groups.ints(s, name) for s in self._sources)]
-        values: Ints = np.concatenate(parts)[self._place]
-        return values
 
-    def row_ends(self, counts: Ints) -> Ints:
-        """int64[R+1]: where each row's elements end, when each document has so many."""
-        ends: Ints = _ends(counts)[self.offsets]
-        return ends
-
-    def before(self, counts: Ints) -> Ints:
-        """int64[P]: the sum of `counts` over the documents before this one in its row."""
-        begins = _ends(counts)
-        before: Ints = begins[:-1] - np.repeat(begins[self.offsets[:-1]], np.diff(self.offsets))
-        return before
+def _before(counts: Ints, offsets: Ints) -> Ints:
+    """int64[P]: the sum of `counts` over the documents before each one in its row."""
+    begins = _ends(counts)
+    before: Ints = begins[:-1] - np.repeat(begins[offsets[:-1]], offsets[1:] - offsets[:-1])
+    return before
 
 
 def _ends(counts: Ints) -> Ints:
     ends = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=ends[1:])
     return ends
-
-
-def _as(source: pa.RecordBatch, name: str, kind: Any) -> Array:
-    index = source.schema.get_field_index(name)
-    if index < 0:
-        return pa.array([None] * source.num_rows, type=kind)
-    array: Array = source.column(index)
-    return array if array.type == kind else conform(array, kind)
 
 
 def conform(array: Array, kind: Any) -> Array:
@@ -171,8 +159,7 @@ def _shifted(spans: Array, counts: Ints, tokens: Ints, images: Ints) -> Array:
     if spans.null_count or any(spans.field(f.name).null_count for f in columns.SPAN):
         raise DataError(f"{columns.IMAGE_SPANS!r} holds nulls")
     shift = {"start": tokens, "stop": tokens, "image": images}
-    moved: list[Array] = [
-        pa.array((spans.field(f.name).to_numpy() + np.repeat(shift[f.name], counts)).astype(np.int32)) for f in columns.SPAN
-    ]
+    shift = {name: np.repeat(amount, counts) for name, amount in shift.items()}
+    moved: list[Array] = [to_arrow((to_numpy(spans.field(f.name)) + shift[f.name]).astype(np.int32)) for f in columns.SPAN]
     struct: Any = pa.StructArray.from_arrays
     return struct(moved, fields=list(columns.SPAN))

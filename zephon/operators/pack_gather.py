@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -49,17 +50,39 @@ class GatherSequences:
         """Gather; what comes back shares no memory with the sources."""
         pieces = _Pieces(rows, self._length)
         padding = groups.ints(rows, groups.PADDING)
-        names, arrays = [groups.TOKENS], [self._tokens(pieces, padding, sources)]
+        columns = {groups.TOKENS: self._tokens(pieces, padding, sources)}
         for name in self._columns:
             having = {n: g for n, g in sources.items() if g.schema.get_field_index(name) >= 0}
             if having:
-                names.append(name)
-                arrays.append(self._column(name, pieces, padding, having))
-        fields = [pa.field(n, a.type) for n, a in zip(names, arrays, strict=True)]
-        ends = to_arrow(pieces.offsets.astype(np.int32))
-        make: Any = pa.ListArray.from_arrays
-        lists = [make(ends, to_arrow(pieces.all[field])) for field, _ in _LISTS.values()]
-        return pa.RecordBatch.from_arrays([*arrays, to_arrow(padding), *lists], schema=pa.schema([*fields, *PIECE_FIELDS]))
+                columns[name] = self._column(name, pieces, padding, having)
+        return _group(pieces, padding, columns)
+
+    def of_documents(self, rows: pa.RecordBatch, documents: pa.RecordBatch) -> pa.RecordBatch:
+        """The same where piece i is all of row i of `documents`: then the values of a column lie in order already."""
+        pieces = _Pieces(rows, self._length, of_documents=True)
+        padding = groups.ints(rows, groups.PADDING)
+        columns = {}
+        for name in (groups.TOKENS, *self._columns):
+            if documents.schema.get_field_index(name) < 0 and name != groups.TOKENS:
+                continue
+            values = _in_order(groups.column(documents, name), pieces)
+            if values is not None:
+                columns[name] = self._padded(name, pieces, padding, values)
+            elif name == groups.TOKENS:
+                columns[name] = self._tokens(pieces, padding, {0: documents})
+            else:
+                columns[name] = self._column(name, pieces, padding, {0: documents})
+        return _group(pieces, padding, columns)
+
+    def _padded(self, name: str, pieces: _Pieces, padding: Ints, values: Ints) -> Any:
+        tokens, mask = name == groups.TOKENS, name == groups.LOSS_MASK
+        values = _as_int32(values) if tokens else _check_numbers(values)
+        out = np.empty(pieces.rows * self._length, dtype=np.uint8 if mask else values.dtype)
+        ends = pieces.row_ends.tolist()
+        for row, (begin, end) in enumerate(itertools.pairwise(ends)):
+            out[row * self._length : row * self._length + end - begin] = values[begin:end]
+        _fill_tails(out, padding, self._length, self._pad if tokens else 0)
+        return self._as_list(out)
 
     def _tokens(self, pieces: _Pieces, padding: Ints, sources: Mapping[int, pa.RecordBatch]) -> Any:
         numbers = list(sources)
@@ -122,10 +145,30 @@ class GatherSequences:
         return groups.make_list(np.arange(rows + 1, dtype=np.int64) * self._length, values)
 
 
+def _group(pieces: _Pieces, padding: Ints, columns: Mapping[str, Any]) -> pa.RecordBatch:
+    fields = [pa.field(name, array.type) for name, array in columns.items()]
+    ends = to_arrow(pieces.offsets.astype(np.int32))
+    make: Any = pa.ListArray.from_arrays
+    lists = [make(ends, to_arrow(pieces.all[field])) for field, _ in _LISTS.values()]
+    return pa.RecordBatch.from_arrays(
+        [*columns.values(), to_arrow(padding), *lists], schema=pa.schema([*fields, *PIECE_FIELDS])
+    )
+
+
+def _in_order(array: Any, pieces: _Pieces) -> Ints | None:
+    """The values of a list column whose row i is piece i; None where it isn't as simple as that."""
+    if not pa.types.is_list(array.type) or array.null_count:
+        return None
+    offsets, values = groups.list_parts(array)
+    if not len(offsets) or not np.array_equal(offsets[1:] - offsets[:-1], pieces.length):
+        return None
+    return values[int(offsets[0]) : int(offsets[-1])]
+
+
 class _Pieces:
     """The document pieces of some decision rows, and where each goes in the flat output."""
 
-    def __init__(self, rows: pa.RecordBatch, length: int) -> None:
+    def __init__(self, rows: pa.RecordBatch, length: int, *, of_documents: bool = False) -> None:
         self.offsets, self.all = groups.list_pieces(rows)
         self.rows = rows.num_rows
         self._width = length
@@ -133,9 +176,13 @@ class _Pieces:
         self.source = self.all["source"]
         self.source_row = self.all["row"]
         self.start = self.all["start"]
+        if of_documents:
+            self.source, self.source_row = np.zeros_like(self.source), np.arange(len(self.length))
         self._ends = np.zeros(len(self.length) + 1, dtype=np.int64)
         np.cumsum(self.length, out=self._ends[1:])
-        if (np.diff(self._ends[self.offsets]) + groups.ints(rows, groups.PADDING) != length).any():
+        self.row_ends = self._ends[self.offsets]
+        """Where each sequence begins among the tokens of all pieces, and the last one ends."""
+        if (self.row_ends[1:] - self.row_ends[:-1] + groups.ints(rows, groups.PADDING) != length).any():
             raise InternalError("document lengths and padding of a decision don't add up to the sequence length")
 
     @cached_property
