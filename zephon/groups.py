@@ -327,6 +327,14 @@ def concat(groups: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if batches else empty_group(table.schema)
 
 
+def copied(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """All rows of some groups of one schema, in memory of their own, which holds nothing else.
+
+    One call for all columns is four times as quick as taking rows.
+    """
+    return pa.concat_batches(parts)  # type: ignore[attr-defined, no-any-return]
+
+
 def unify(one: pa.Schema, other: pa.Schema) -> pa.Schema:
     """The schema of groups of both, as `concat` makes it. Raises `DataError` where they don't go together."""
     if one.equals(other):

@@ -348,6 +348,9 @@ class StatefulOperator(Operator):
     takes_views: ClassVar[bool] = False
     """Its accumulator and gather read list columns by `groups.list_spans` and `list_lengths`, so they may be given list views, which
     share memory with other groups: lists that come straight from the source are then not copied before they are gathered."""
+    slices: ClassVar[bool] = False
+    """The sources of its decisions are slices of larger groups: where decisions wait in an operator that selects, the engine copies
+    them, so that the larger groups can go."""
     balances: ClassVar[bool] = False
     """Its accumulator makes sure at each flush that every row and token came out or is in its drops, and raises where not. Else the
     engine counts what goes in and what the gather gives; what nobody reported is then dropped as "left out", or added."""

@@ -1,13 +1,12 @@
 """The serial half of `pack_multimodal`: sees lengths and costs, and holds the documents that wait in open sequences.
 
 A document's image files are as large as thousands of its tokens, so groups are not kept whole for the sake of one document that still
-waits: a held group shrinks when half of its bytes are gone, and a decided sequence takes a copy of its own documents along (file bytes,
-not pixels). What waits in a shuffle after packing, and what is sent to a worker, is then exactly what is needed.
+waits: a held group shrinks when half of its bytes are gone. A decided sequence refers to its documents by slices of held groups, which
+cost nothing; where it waits in a shuffle, these become groups of their own (`StatefulOperator.slices`).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -61,7 +60,7 @@ class _Held:
             return True
         if self.nbytes > max(2 * self.left, _WORTH_SHRINKING):
             kept = np.flatnonzero(self.alive)
-            self.group = _copied(_slices(self.group, self.row[kept]))
+            self.group = groups.copied(_runs(self.group, self.row[kept]))
             self.row[kept] = np.arange(len(kept))
             self.nbytes = groups.nbytes(self.group)
         return False
@@ -72,7 +71,7 @@ _Note = tuple[int, int, int, int, int, int, int]
 
 
 class MultimodalAccumulator:
-    """See `Accumulator`. Decision rows refer to sources of their own, one per sequence, with exactly the sequence's documents."""
+    """See `Accumulator`. Decision rows refer to sources of their own, which hold exactly the sequence's documents, in order."""
 
     def __init__(
         self, limits: Limits | None, *, within: Limits, drop: bool, token_columns: Sequence[str], align_to: int, pad: int
@@ -192,15 +191,15 @@ class MultimodalAccumulator:
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         every = [n for documents in made for n in documents]
         notes = self._noted(every)
-        first, self._made = self._made, self._made + len(made)
+        slices, source, row = self._slices(notes, ends)
         pieces = np.zeros(len(every), dtype=groups.PIECE)
-        pieces["source"] = np.repeat(np.arange(first, self._made), counts)
-        pieces["row"] = np.arange(len(every)) - np.repeat(ends[:-1], counts)
+        pieces["source"], pieces["row"] = self._made + source, row
         for name, values in zip(("length", "component", "shard", "origin"), notes.T[[2, 4, 5, 6]], strict=True):
             pieces[name] = values
         padding = (self._within.tokens - _sums(notes[:, 2], counts)).astype(np.int32)
         cost = _sums(notes[:, 3], counts).astype(np.int32)
-        sources = dict(zip(range(first, self._made), self._copies(notes, ends), strict=True))
+        sources = dict(enumerate(slices, self._made))
+        self._made += len(slices)
         # only now: a group shrinks once, not once per sequence
         self._release(every)
         arrays: list[Any] = [groups.make_pieces(ends, pieces), to_arrow(padding), to_arrow(cost)]
@@ -210,20 +209,22 @@ class MultimodalAccumulator:
         """int64[N, 7]: the notes on these documents."""
         return np.array([self._notes[n] for n in documents], dtype=np.int64).reshape(len(documents), 7)
 
-    def _copies(self, notes: I64, ends: I64) -> list[pa.RecordBatch]:
-        """The documents of each sequence in order, as a group of their own; sequence i has notes `ends[i]` to `ends[i + 1]`."""
+    def _slices(self, notes: I64, ends: I64) -> tuple[list[pa.RecordBatch], I64, I64]:
+        """`(slices, int64[N] the slice of each document, int64[N] its row there)`: runs of neighbours in a held group and a sequence.
+
+        Sequence i has the documents of notes `ends[i]` to `ends[i + 1]`.
+        """
         number, row = notes[:, 0], np.empty(len(notes), dtype=np.int64)
         for n in np.unique(number).tolist():
             here = np.flatnonzero(number == n)
             row[here] = self._held[n].row[notes[here, 1]]
-        # where a run of neighbours begins; a sequence begins one, too
-        begins = np.ones(len(notes) + 1, dtype=bool)
-        begins[1:-1] = (number[1:] != number[:-1]) | (row[1:] != row[:-1] + 1)
-        begins[ends] = True
-        bounds = np.flatnonzero(begins)
-        runs = zip(number[bounds[:-1]].tolist(), row[bounds[:-1]].tolist(), (bounds[1:] - bounds[:-1]).tolist(), strict=True)
-        slices = (self._held[n].group.slice(at, size) for n, at, size in runs)
-        return [_copied(list(itertools.islice(slices, size))) for size in np.diff(np.searchsorted(bounds, ends)).tolist()]
+        begins = np.ones(len(notes), dtype=bool)
+        begins[1:] = (number[1:] != number[:-1]) | (row[1:] != row[:-1] + 1)
+        begins[ends[:-1]] = True
+        first, which = np.flatnonzero(begins), np.cumsum(begins) - 1
+        sizes = np.diff(first, append=len(notes))
+        runs = zip(number[first].tolist(), row[first].tolist(), sizes.tolist(), strict=True)
+        return [self._held[n].group.slice(at, size) for n, at, size in runs], which, np.arange(len(notes)) - first[which]
 
     def _release(self, documents: Sequence[int]) -> I64:
         """Let go of documents; the notes on them."""
@@ -236,18 +237,11 @@ class MultimodalAccumulator:
         return notes
 
 
-def _slices(group: pa.RecordBatch, rows: I64) -> list[pa.RecordBatch]:
+def _runs(group: pa.RecordBatch, rows: I64) -> list[pa.RecordBatch]:
     """The rows in order, in as few slices as there are runs."""
     starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
     lengths = np.diff(starts, append=len(rows))
     return [group.slice(first, length) for first, length in zip(rows[starts].tolist(), lengths.tolist(), strict=True)]
-
-
-def _copied(slices: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """All of them in memory of their own, which holds nothing else. One call for all columns is four times as quick as taking rows."""
-    if len(slices) == 1 or all(part.schema.equals(slices[0].schema) for part in slices[1:]):
-        return pa.concat_batches(slices)  # type: ignore[attr-defined, no-any-return]
-    return groups.concat([pa.concat_batches([part]) for part in slices])  # type: ignore[attr-defined]
 
 
 def _measures(payload: pa.RecordBatch, group: pa.RecordBatch) -> tuple[I64, I64, I64]:

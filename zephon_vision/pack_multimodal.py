@@ -48,6 +48,7 @@ class PackMultimodal(CollatesVision, StatefulOperator):
     """
 
     name: ClassVar[str] = "pack_multimodal"
+    slices: ClassVar[bool] = True
     max_length: int
     max_patches: int | None = None
     """The most patches (or tiles: the blocks that the image policy makes) in a sequence; None: no limit."""

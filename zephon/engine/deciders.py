@@ -28,11 +28,12 @@ class Deciders:
         self._light: tuple[str, ...] = ()
         self._selections: list[_Selection] = []
         with at(operator=first.name, lane=where.lane):
+            slices = False
             if isinstance(first, StatefulOperator):
-                self._builder = first.accumulator(where)
+                self._builder, slices = first.accumulator(where), first.slices
             for op in operators:
                 if isinstance(op, SelectOperator):
-                    self._selections.append(_Selection(op.name, op.selector(where)))
+                    self._selections.append(_Selection(op.name, op.selector(where), copies=slices and not self._selections))
                     self._light += op.inputs() or ()
 
     @property
@@ -78,10 +79,11 @@ def _as_decision(group: pa.RecordBatch, number: int, light: Sequence[str]) -> De
 
 
 class _Selection:
-    """A selector with the light rows that wait in it."""
+    """A selector with the light rows that wait in it; with `copies`, their sources are copied, since they may show little of much."""
 
-    def __init__(self, name: str, selector: Selector) -> None:
+    def __init__(self, name: str, selector: Selector, *, copies: bool) -> None:
         self.name = name
+        self._copies = copies
         self._selector = selector
         self._rows: pa.RecordBatch | None = None
         self._waiting: I64 = np.zeros(0, dtype=np.int64)
@@ -104,7 +106,8 @@ class _Selection:
         self._seen += len(rows)
         for number, source in decision.sources.items():
             if number not in self._sources:
-                self._sources[number], self._source_bytes[number] = source, groups.nbytes(source)
+                held = groups.copied([source]) if self._copies else source
+                self._sources[number], self._source_bytes[number] = held, groups.nbytes(held)
         with at(operator=self.name):
             return self._emit(np.asarray(self._selector.add(rows), dtype=np.int64))
 
