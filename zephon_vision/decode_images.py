@@ -148,6 +148,10 @@ class DecodeImages(CollatesVision, Operator):
         """The images and their plans."""
         return (self.column,) if self.policy is not None else (self.column, columns.IMAGE_PLANS)
 
+    def viewed_inputs(self) -> tuple[str, ...]:
+        """The files, where they end here."""
+        return () if self.keep_images else (self.column,)
+
     def optional_inputs(self) -> tuple[str, ...]:
         """What says which tokens belong to a bad image."""
         if self.policy is not None:
