@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,9 @@ PIECE = np.dtype(
 
 SOURCE = "_source"
 """In the rows of a `Decision` without PIECES: `list<int32>`, the numbers of the groups that this row's payload comes from."""
+
+IN_PLACE = 12
+"""So many bytes lie in the element of a view itself."""
 
 IntArray = npt.NDArray[Any]
 ArrowArray = Any
@@ -171,6 +175,19 @@ def view_lengths(array: ArrowArray) -> IntArray:
     """The lengths of a column of text or byte views, int32[N]; what stands at nulls means nothing."""
     elements = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)
     return elements[array.offset : array.offset + len(array), 0]
+
+
+def view_values(array: ArrowArray) -> Iterator[memoryview]:
+    """The values of a column of text or byte views, where they lie; what stands at nulls means nothing."""
+    _, elements, *others = array.buffers()
+    inside = memoryview(elements)
+    shown = [memoryview(data) for data in others]
+    table = np.frombuffer(elements, np.int32).reshape(-1, 4)[array.offset : array.offset + len(array)]
+    for row, (length, _, number, begin) in enumerate(table.tolist(), array.offset):
+        if length <= IN_PLACE:
+            yield inside[row * 16 + 4 :][:length]
+        else:
+            yield shown[number][begin : begin + length]
 
 
 def _without_nulls(array: ArrowArray) -> ArrowArray:
@@ -399,9 +416,10 @@ def hash_group(group: pa.RecordBatch, *, seed: int = 0) -> int:
 def hash_array(digest: Any, array: ArrowArray) -> None:
     """Feed the type, the number of values and the values."""
     kind = array.type
-    digest.update(f"{kind}{len(array)}".encode())
-    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-        array = array.cast(pa.large_binary())  # views can't drop their nulls
+    digest.update(f"{_ordinary(kind) if kind.id in _SHOWING else kind}{len(array)}".encode())
+    if _is_view(kind):
+        _hash_views(digest, array)
+        return
     if array.null_count:
         digest.update(np.packbits(to_numpy(array.is_valid())).tobytes())
         array = array.drop_null()
@@ -419,20 +437,32 @@ def hash_array(digest: Any, array: ArrowArray) -> None:
         for child in array.flatten():
             hash_array(digest, child)
     elif (
-        (
-            pa.types.is_string(kind)
-            or pa.types.is_binary(kind)
-            or pa.types.is_large_string(kind)
-            or pa.types.is_large_binary(kind)
-        )
-        or pa.types.is_string_view(kind)
-        or pa.types.is_binary_view(kind)
+        pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
     ):
         _hash_binary(digest, array)
     elif pa.types.is_null(kind):
         return
     else:
         _hash_fixed(digest, array)
+
+
+def _ordinary(kind: Any) -> Any:
+    """The type with `string` and `binary` for views of these."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_ordinary(field.type)) for field in kind])
+    return pa.string() if pa.types.is_string_view(kind) else pa.binary() if pa.types.is_binary_view(kind) else kind
+
+
+def _hash_views(digest: Any, array: ArrowArray) -> None:
+    """As `string` and `binary`."""
+    lengths, values = view_lengths(array), view_values(array)
+    if array.null_count:
+        valid = to_numpy(array.is_valid())
+        digest.update(np.packbits(valid).tobytes())
+        lengths, values = lengths[valid], compress(values, valid.tolist())
+    digest.update(np.ascontiguousarray(lengths, dtype=np.int64))
+    for value in values:
+        digest.update(value)
 
 
 def _map_entries(array: ArrowArray) -> ArrowArray:

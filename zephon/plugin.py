@@ -269,6 +269,11 @@ class Operator(ABC):
         """Columns that it uses where they are there."""
         return ()
 
+    def viewed_inputs(self) -> tuple[str, ...]:
+        """Input columns of text or bytes, or structs of them, that it takes as Arrow's view types, too, and that don't reach its output:
+        where it is the first operator, their values needn't be copied for it. `zephon.views.buffers` shows those of either kind."""
+        return ()
+
     def passes(self) -> bool:
         """Whether the input columns that it does not name reach its output. Where not, they need not be read."""
         return True

@@ -32,8 +32,6 @@ LISTS: frozenset[int] = frozenset((_LIST_VIEW,))
 _VIEWED_LISTS = (pa.list_(pa.int32()), pa.list_(pa.uint8()))
 _ELEMENT = np.dtype("V16")
 """An element of Arrow's view types: up to 12 bytes in place, else where they are."""
-IN_PLACE = 12
-"""So many bytes lie in the element of a view itself."""
 _WIDEST = 2**31
 
 
@@ -63,6 +61,19 @@ def viewed(array: ArrowArray) -> ArrowArray:
     if _is_open(array):
         return _struct([viewed(child) for child in array.flatten()], kind)
     return viewed_list(array)
+
+
+def viewed_columns(group: pa.RecordBatch, names: frozenset[str]) -> pa.RecordBatch:
+    """The group with these columns as views."""
+    arrays = [viewed(array) if name in names else array for name, array in zip(group.schema.names, group.columns, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=group.schema.names)
+
+
+def viewable(kind: Any) -> bool:
+    """Whether it is text or bytes, or a struct of such, so that views of it say what it is: of the large types they don't."""
+    if kind.id == _STRUCT:
+        return kind.num_fields > 0 and all(viewable(field.type) for field in kind)
+    return bool(kind in (pa.string(), pa.binary(), pa.null()))
 
 
 def viewed_list(array: ArrowArray) -> ArrowArray:
@@ -96,10 +107,17 @@ def plain(array: ArrowArray, kind: Any, keep: frozenset[int] = frozenset()) -> A
     return array
 
 
-def plain_group(group: pa.RecordBatch, schema: pa.Schema, keep: frozenset[int] = frozenset()) -> pa.RecordBatch:
-    """The group with the ordinary columns of `schema`; views of the types `keep` stay."""
-    arrays = [plain(array, field.type, keep) for array, field in zip(group.columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=schema.names) if keep else pa.RecordBatch.from_arrays(arrays, schema=schema)
+def plain_group(
+    group: pa.RecordBatch, schema: pa.Schema, keep: frozenset[int] = frozenset(), shown: frozenset[str] = frozenset()
+) -> pa.RecordBatch:
+    """The group with the ordinary columns of `schema`; views of the types `keep` stay, and in columns `shown` those of text and bytes."""
+    arrays = [
+        plain(array, field.type, keep | BYTES if field.name in shown else keep)
+        for array, field in zip(group.columns, schema, strict=True)
+    ]
+    if keep or shown:
+        return pa.RecordBatch.from_arrays(arrays, names=schema.names)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def alike(parts: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
@@ -131,7 +149,7 @@ def buffers(array: ArrowArray) -> list[memoryview | None]:
         raise DataError(f"expected a column of text or bytes, got {array.type}")
     if not len(array):
         return []
-    shown = _shown_bytes(array) if array.type.id in _VIEWS else _own_bytes(array)
+    shown = groups.view_values(array) if array.type.id in _VIEWS else _own_bytes(array)
     if not array.null_count:
         return list(shown)
     return [value if valid else None for value, valid in zip(shown, to_numpy(array.is_valid()).tolist(), strict=True)]
@@ -141,18 +159,6 @@ def _own_bytes(array: ArrowArray) -> Iterator[memoryview]:
     ends, data = groups.byte_span(array)
     places = (ends - ends[0]).tolist()
     return (data[begin:end] for begin, end in itertools.pairwise(places))
-
-
-def _shown_bytes(array: ArrowArray) -> Iterator[memoryview]:
-    _, elements, *others = array.buffers()
-    inside = memoryview(elements)
-    shown = [memoryview(data) for data in others]
-    table = np.frombuffer(elements, np.int32).reshape(-1, 4)[array.offset : array.offset + len(array)]
-    for row, (length, _, number, begin) in enumerate(table.tolist(), array.offset):
-        if length <= IN_PLACE:
-            yield inside[row * _ELEMENT.itemsize + 4 :][:length]
-        else:
-            yield shown[number][begin : begin + length]
 
 
 def concat(arrays: Sequence[ArrowArray], kind: Any) -> ArrowArray:

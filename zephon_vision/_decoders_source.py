@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon.errors import DataError, RecipeError
+from zephon.views import buffers
 
 ArrowArray = Any
 Reference = tuple[memoryview | None, str | None]
@@ -67,7 +68,7 @@ class Images:
             values = array
         self.values: ArrowArray = values
         self.offsets: npt.NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        self._bytes: _Blobs | None = None
+        self._bytes: list[memoryview | None] | None = None
         self._paths: list[str | None] | None = None
         if t.is_struct(values.type):
             # by name: the order of the fields differs between data sets
@@ -88,30 +89,13 @@ class Images:
         return data, path
 
 
-class _Blobs:
+def _blobs(array: ArrowArray | None) -> list[memoryview | None] | None:
     """The values of a binary array as memory, without copies."""
-
-    def __init__(self, array: ArrowArray) -> None:
-        if not pa.types.is_binary(array.type):
-            array = array.cast(pa.large_binary())
-        wide = pa.types.is_large_binary(array.type)
-        buffers: Any = array.buffers()
-        kind: Any = np.int64 if wide else np.int32
-        self._ends: list[int] = [0]
-        if len(array):
-            self._ends = np.frombuffer(buffers[1], dtype=kind)[array.offset : array.offset + len(array) + 1].tolist()
-        # Arrow's buffers hold signed bytes
-        self._data = memoryview(buffers[2]).cast("B") if buffers[2] is not None else memoryview(b"")
-        self._valid: list[bool] | None = array.is_valid().to_pylist() if array.null_count else None
-
-    def __getitem__(self, index: int) -> memoryview | None:
-        if self._valid is not None and not self._valid[index]:
-            return None
-        return self._data[self._ends[index] : self._ends[index + 1]]
-
-
-def _blobs(array: ArrowArray | None) -> _Blobs | None:
-    return None if array is None or pa.types.is_null(array.type) else _Blobs(array)
+    if array is None or pa.types.is_null(array.type):
+        return None
+    shown = buffers(array.cast(pa.binary()) if pa.types.is_fixed_size_binary(array.type) else array)
+    # Arrow's buffers hold signed bytes
+    return [None if data is None else data.cast("B") for data in shown]
 
 
 def _texts(array: ArrowArray | None) -> list[str | None] | None:

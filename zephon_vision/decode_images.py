@@ -148,6 +148,10 @@ class DecodeImages(CollatesVision, Operator):
         """The images and their plans."""
         return (self.column,) if self.policy is not None else (self.column, columns.IMAGE_PLANS)
 
+    def viewed_inputs(self) -> tuple[str, ...]:
+        """The files, where they end here."""
+        return () if self.keep_images else (self.column,)
+
     def optional_inputs(self) -> tuple[str, ...]:
         """What says which tokens belong to a bad image."""
         if self.policy is not None:
@@ -279,45 +283,51 @@ class BoundDecodeImages:
         """Decode and render one image into its place."""
         if isinstance(head, DataError):
             raise head
-        data = load_bytes(reference, self._settings.media_root)
+        settings = self._settings
+        data = load_bytes(reference, settings.media_root)
         head = head or read_header(data)
         if (head.height, head.width) != (plan.height, plan.width):
             raise DataError(f"planned: as {plan.width} × {plan.height} pixels, and has {head.width} × {head.height}")
         place = work.place(index)
         tools.arena.reset(place)
-        blocks = self._render(data, head, policy, plan, tools)
-        if blocks.shape != work.shapes[index] or blocks.dtype != np.uint8:
+        blocks = None
+        if settings.scaled_decode != "off" and (scale := scale_for(head, plan)) > 1:
+            blocks = self._scaled(data, head, policy, plan, tools, scale)
+        if blocks is None:
+            rgb = self._decoded(data, head, policy, tools, 1)
+            blocks = policy.render(rgb, plan, tools.planar if policy.planar else tools.resize)
+        if blocks is place:
+            return
+        if blocks.shape != place.shape or blocks.dtype != np.uint8:
             raise PluginError(
-                f"image policy {policy.name!r} rendered {blocks.dtype}{list(blocks.shape)} instead of uint8{list(work.shapes[index])}"
+                f"image policy {policy.name!r} rendered {blocks.dtype}{list(blocks.shape)} instead of uint8{list(place.shape)}"
             )
-        if blocks is not place:
-            place[...] = blocks
+        place[...] = blocks
 
-    def _render(self, data: bytes | memoryview, head: Header, policy: Policy, plan: Plan, tools: _Tools) -> Pixels:
+    def _decoded(self, data: bytes | memoryview, head: Header, policy: Policy, tools: _Tools, scale: int) -> Pixels:
         settings = self._settings
-        scale = scale_for(head, plan) if settings.scaled_decode == "gap2" else 1
-        resize = tools.planar if policy.planar else tools.resize
-        while True:
-            rgb = decode(
-                data,
-                head,
-                max_pixels=settings.max_pixels,
-                salvage=settings.salvage,
-                decoder=settings.decoder,
-                scale=scale,
-                arena=tools.arena,
-                words=policy.planar and tools.takes_words,
-            )
-            if scale == 1:
-                return policy.render(rgb, plan, resize)
-            scaled = ScaledResize(resize, rgb, (head.height / scale, head.width / scale))
-            try:
-                blocks = policy.render(rgb, plan, scaled)
-                if scaled.used:
-                    return blocks
-            except NotWholeError:
-                pass
-            scale = 1  # the policy does more than to resize the whole image
+        return decode(
+            data,
+            head,
+            max_pixels=settings.max_pixels,
+            salvage=settings.salvage,
+            decoder=settings.decoder,
+            scale=scale,
+            arena=tools.arena,
+            words=policy.planar and tools.takes_words,
+        )
+
+    def _scaled(
+        self, data: bytes | memoryview, head: Header, policy: Policy, plan: Plan, tools: _Tools, scale: int
+    ) -> Pixels | None:
+        """From a picture decoded at a part of its size; None: the policy does more than to resize the whole image."""
+        rgb = self._decoded(data, head, policy, tools, scale)
+        resize = ScaledResize(tools.planar if policy.planar else tools.resize, rgb, (head.height / scale, head.width / scale))
+        try:
+            blocks = policy.render(rgb, plan, resize)
+        except NotWholeError:
+            return None
+        return blocks if resize.used else None
 
     def _finish(
         self,

@@ -108,16 +108,21 @@ def decode(
         data = data.cast("B")
     head = read_header(data) if header is None else header
     check_size(head, max_pixels=max_pixels)
-    scale = scale if head.format == "JPEG" else 1
+    if scale > 1 and head.format != "JPEG":
+        scale = 1
+    height, width = (head.height, head.width) if scale == 1 else (-(-head.height // scale), -(-head.width // scale))
     try:
-        rgb = _decode(data, head, salvage, decoder, scale, arena, words=words)
+        rgb = None
+        if decoder != "pillow" and head.coding in _HUFFMAN and head.channels in (1, 3) and (library := _simplejpeg()) is not None:
+            rgb = _turbo(library, data, head, salvage, scale, arena, words=words)
+        if rgb is None:
+            rgb = _by_pillow(data, head, salvage, scale)
     except DataError:
         raise
     except MemoryError as error:
         raise DataError(f"too large: no memory for {head.width} × {head.height} pixels") from error
     except Exception as error:  # decoders raise whatever they like on damaged files
         raise DataError(f"undecodable: {_short(error)}") from error
-    height, width = (-(-side // scale) for side in (head.height, head.width))
     if rgb.shape != (height, width, 3):
         raise DataError(
             f"undecodable: the header says {width} × {height} pixels, and there are {rgb.shape[1]} × {rgb.shape[0]}"
@@ -130,18 +135,33 @@ def _short(error: Exception) -> str:
     return text if len(text) <= 120 else text[:119] + "…"
 
 
-def _decode(
-    data: bytes | memoryview, head: Header, salvage: bool, decoder: Decoder, scale: int, arena: Arena | None, *, words: bool
-) -> Pixels:
-    library = _simplejpeg() if decoder != "pillow" and head.coding in _HUFFMAN and head.channels in (1, 3) else None
-    if library is not None:
-        try:
-            return _turbo(library, data, head, scale, arena, words=words)
-        except ValueError as error:
-            # TurboJPEG's interface has no name for some subsamplings, which libjpeg itself decodes. What is to be salvaged goes to Pillow,
-            # too: simplejpeg without `strict` may return memory that nothing was written to.
-            if not salvage and not str(error).startswith("tjDecompressHeader"):
-                raise
+def _turbo(
+    library: Any, data: bytes | memoryview, head: Header, salvage: bool, scale: int, arena: Arena | None, *, words: bool
+) -> Pixels | None:
+    """None: Pillow is to try."""
+    turned = head.orientation != 1
+    high, wide = head.stored if turned else (head.height, head.width)
+    more: dict[str, Any] = {}
+    if scale > 1:  # 1 as a minimum would be "no scaling" for an image of few pixels, so it is asked for only where there is some
+        high, wide = -(-high // scale), -(-wide // scale)
+        more = {"min_height": high, "min_width": wide}
+    try:
+        if words and arena is not None and not turned:
+            made = four_bytes(high, wide, arena.take)
+            pixels = library.decode_jpeg(data, "RGBX", strict=True, buffer=made.memory, **more)
+            return made if pixels.shape[:2] == made.shape[:2] else pixels[:, :, :3]
+        if arena is not None:
+            more["buffer"] = arena.take((high * wide * 3,))
+        return turn(library.decode_jpeg(data, "RGB", strict=True, **more), head.orientation)
+    except ValueError as error:
+        # TurboJPEG's interface has no name for some subsamplings, which libjpeg itself decodes. What is to be salvaged goes to Pillow,
+        # too: simplejpeg without `strict` may return memory that nothing was written to.
+        if not salvage and not str(error).startswith("tjDecompressHeader"):
+            raise
+    return None
+
+
+def _by_pillow(data: bytes | memoryview, head: Header, salvage: bool, scale: int) -> Pixels:
     try:
         return _pillow(data, head, salvage, scale)
     except Warning:
@@ -149,19 +169,6 @@ def _decode(
         with _quietly, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return _pillow(data, head, salvage, scale)
-
-
-def _turbo(library: Any, data: bytes | memoryview, head: Header, scale: int, arena: Arena | None, *, words: bool) -> Pixels:
-    high, wide = (-(-side // scale) for side in head.stored)
-    # 1 as a minimum would be "no scaling" for an image of few pixels, so it is asked for only where there is some
-    more: dict[str, Any] = {"min_height": high, "min_width": wide} if scale > 1 else {}
-    if words and arena is not None and head.orientation == 1:
-        made = four_bytes(high, wide, arena.take)
-        pixels = library.decode_jpeg(data, "RGBX", strict=True, buffer=made.memory, **more)
-        return made if pixels.shape[:2] == made.shape[:2] else pixels[:, :, :3]
-    if arena is not None:
-        more["buffer"] = arena.take((high * wide * 3,))
-    return turn(library.decode_jpeg(data, "RGB", strict=True, **more), head.orientation)
 
 
 def _pillow(data: bytes | memoryview, head: Header, salvage: bool, scale: int) -> Pixels:

@@ -101,6 +101,7 @@ class TorchResize(Resize):
         import torch  # noqa: PLC0415 - optional, and seconds to import
 
         self._torch = torch
+        self._from_numpy = torch.from_numpy
         kernels: Any = torch._C._nn
         # what `torch.nn.functional.interpolate` calls; here with a place for what it makes
         self._kernels: dict[str, Any] = {name: getattr(kernels, f"_upsample_{name}2d_aa", None) for name in _PIL_FILTERS}
@@ -124,8 +125,9 @@ class TorchResize(Resize):
     def __call__(self, rgb: Pixels, size: tuple[int, int], filter: str, box: Box | None = None) -> Pixels:
         """See `Resize`. A box must begin at whole pixels."""
         _check(rgb, size, filter)
-        rgb, rest = _cut(rgb, box)
-        if rest is None and size == rgb.shape[:2]:
+        rgb, rest = (rgb, None) if box is None else _cut(rgb, box)
+        height, width, _ = rgb.shape
+        if rest is None and size == (height, width):
             return rgb
         kernel = self._kernels[filter]
         if kernel is None:
@@ -137,21 +139,21 @@ class TorchResize(Resize):
                 raise ValueError(f"the torch back-end resizes from whole pixels, not from a box {box}")
             # the exact scale leaves out the part of the last pixels that is outside of the box
             scales = (size[0] / bottom, size[1] / right)
-        words = self._planar and getattr(rgb, "memory", None) is not None
-        made = four_bytes(*size, self.empty) if words else self.empty((*size, 3))
-        kernel(self._image(rgb), size, False, *scales, out=self._image(made))
-        return made
-
-    def _image(self, rgb: Pixels) -> Any:
-        """One picture whose strides say clearly that channels are last, or torch would repack it; with all four where there are so many."""
         memory = getattr(rgb, "memory", None) if self._planar else None
         if memory is not None:
-            height, width = rgb.shape[:2]
-            strides = (height * width * 4, 1, width * 4, 4)
-            return self._torch.from_numpy(np.ndarray((1, 4, height, width), np.uint8, memory, 0, strides))
+            made = four_bytes(*size, self.empty)
+            kernel(self._image(memory, height, width, 4), size, False, *scales, out=self._image(made.memory, *size, 4))
+            return made
         if not (rgb.flags.c_contiguous and rgb.flags.writeable):  # of what can't be written to, torch warns
             rgb = rgb.copy(order="C")
-        return self._torch.from_numpy(rgb.reshape(1, *rgb.shape).transpose(0, 3, 1, 2))
+        plain = self.empty((*size, 3))
+        kernel(self._image(rgb, height, width, 3), size, False, *scales, out=self._image(plain, *size, 3))
+        return plain
+
+    def _image(self, memory: Any, height: int, width: int, channels: int) -> Any:
+        """One picture whose strides say clearly that channels are last, or torch would repack it."""
+        shape, strides = (1, channels, height, width), (height * width * channels, 1, width * channels, channels)
+        return self._from_numpy(np.ndarray(shape, np.uint8, memory, 0, strides))
 
 
 @lru_cache(maxsize=1)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from zephon.errors import ZephonError
 from zephon.keys import I64
-from zephon.views import own_bytes, plain_group, take_from
+from zephon.views import own_bytes, plain_group, take_from, viewed_columns
 
 _FEW_FILES = 4
 """So many are looked at without asking which of them are meant."""
@@ -36,6 +36,14 @@ class Bundle:
     """Of views of mapped files: raises `DataError` where the files of these shards are not any more what they were."""
     shard: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     """Of each row, where there is something to verify."""
+
+    _showing: list[pa.RecordBatch] | None = None
+
+    def showing(self, names: frozenset[str]) -> list[pa.RecordBatch]:
+        """The pieces, with these columns, always the same ones, as views."""
+        if names and self._showing is None:
+            self._showing = [viewed_columns(piece, names) for piece in self.pieces]
+        return self._showing or self.pieces
 
     @cached_property
     def shards(self) -> list[int]:
@@ -88,25 +96,28 @@ def check_maps(picks: Sequence[Pick]) -> None:
         verify(shards)
 
 
-def collected(bundles: Sequence[Bundle], number: I64, offset: I64, schema: pa.Schema, keep: frozenset[int]) -> pa.RecordBatch:
+def collected(
+    bundles: Sequence[Bundle], number: I64, offset: I64, schema: pa.Schema, keep: frozenset[int], shown: frozenset[str]
+) -> pa.RecordBatch:
     """Row i is row `offset[i]` of `bundles[number[i]]`; each is copied once.
 
     Args:
         schema: of the group, with ordinary columns.
         keep: types of views that may stay views of the bundles' memory.
+        shown: columns that come as views of it.
     """
     pieces: list[pa.RecordBatch] = []
     which, row = np.zeros(len(number), np.int64), offset
     if len(bundles) == 1:
-        pieces, (which, row) = bundles[0].pieces, bundles[0].places(offset)
+        pieces, (which, row) = bundles[0].showing(shown), bundles[0].places(offset)
     else:
         row = offset.copy()
         for i, bundle in enumerate(bundles):
             here = np.flatnonzero(number == i)
             piece, row[here] = bundle.places(offset[here])
             which[here] = piece + len(pieces)
-            pieces += bundle.pieces
+            pieces += bundle.showing(shown)
     if len(pieces) > 1:
         used, which = np.unique(which, return_inverse=True)
         pieces = [pieces[u] for u in used]
-    return plain_group(take_from(pieces, which, row, schema), schema, keep)
+    return plain_group(take_from(pieces, which, row, schema), schema, keep, shown)

@@ -22,7 +22,7 @@ from zephon.engine.pieces import Block, Piece, at_most, cut, joined, whole
 from zephon.errors import DataError, RecipeError, ZephonError
 from zephon.keys import I64, key
 from zephon.plan.source import Chunk, Plan
-from zephon.views import BYTES, LISTS, stands_for, take_from
+from zephon.views import BYTES, LISTS, stands_for, take_from, viewable
 
 _ONE_PIECE = 256 << 20
 _MANY_RUNS = 64
@@ -52,6 +52,7 @@ class Fetcher:
         keys: `fetch` says for each group what its content is, as a hash.
         views: `fetch` may give lists as list views of the bundle's memory, but never of a map.
         shows: it may give text and bytes as views, of maps too: `check_shown` says whether a group still shows what was fetched.
+        shown: it may give these columns as views of the bundle's memory, but never of a map.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Fetcher:
         keys: bool = False,
         views: bool = False,
         shows: bool = False,
+        shown: frozenset[str] = frozenset(),
     ) -> None:
         self.plan = plan
         self.datasets = list(datasets)
@@ -75,6 +77,7 @@ class Fetcher:
         self._keep = BYTES if shows else LISTS if views else frozenset[int]()
         self.schema = source_schema(self.datasets, columns, [rows is not None for rows in plan.rows])
         self.made_schema = with_provenance(self.schema)
+        self._shown = frozenset(f.name for f in self.schema if f.name in shown and viewable(f.type))
         self.columns = [self._columns_of(d) for d in self.datasets]
         self.units: Keep[list[pa.RecordBatch]] = Keep(keep_bytes // 2, lambda made: sum(g.nbytes for g in made))
         self.bundles: Keep[Bundle] = Keep(keep_bytes // 2, lambda made: made.nbytes)
@@ -170,8 +173,10 @@ class Fetcher:
             for bundle in bundles:
                 digest.update(bundle.content.to_bytes(8, "little"))
             content = digest.intdigest()
-        keep = self._keep - LISTS if any(b.verify is not None for b in bundles) else self._keep
-        return collected(bundles, number, offset, self.made_schema, keep), content
+        keep, shown = self._keep, self._shown
+        if any(b.verify is not None for b in bundles):
+            keep, shown = keep - LISTS, frozenset()
+        return collected(bundles, number, offset, self.made_schema, keep, shown), content
 
     def _kept(self, bundle: Bundle, offset: I64, component: int, losses: Losses) -> tuple[I64, I64] | None:
         """Which of the drawn rows are neither excluded nor unreadable, and which are unreadable; None: all are there."""

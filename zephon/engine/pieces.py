@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups
-from zephon.groups import ArrowArray, IntArray
-from zephon.views import BYTES, IN_PLACE, concat, hash_parts, plain, take, view_type, viewed, viewed_list
+from zephon.groups import IN_PLACE, ArrowArray, IntArray
+from zephon.views import BYTES, concat, hash_parts, plain, take, view_type, viewed, viewed_list
 
 _ROW = 1 << 10
 """Places take 16 bytes for each value, so they are kept for units whose rows are this large on average."""

@@ -85,7 +85,8 @@ class Run:
         self._local: ThreadPool[_Read] | None = None
         self._tuner: Tuner | None = None
         # a view keeps the whole block in memory that it is of, also after the fetcher let it go
-        self._views = self._blocks_fit() and self._bare and _takes_views(definition.levels[1:], options.runner)
+        fit = self._blocks_fit()
+        self._views = fit and self._bare and _takes_views(definition.levels[1:], options.runner)
         self.shows = not options.copy and all(level.stage.moves for level in definition.levels)
         """Batches hold views of text and bytes where these lie, in mapped files and in data sets in memory."""
         self.fetcher = Fetcher(
@@ -97,6 +98,7 @@ class Run:
             keys=self._bare,
             views=self._views,
             shows=self.shows,
+            shown=_shown(definition) if fit else frozenset(),
         )
         self._load = Load(room=options.byte_budget // 4, budget=options.byte_budget * 5 // 16, at_once=options.worker_count + 2)
         self.pump = self._make_pump(start, padding)
@@ -377,6 +379,14 @@ def _takes_views(levels: Sequence[Level], runner: str) -> bool:
         and getattr(first.deciders[0], "takes_views", False)
         and (first.stage.trivial or runner in ("inline", "threads"))
     )
+
+
+def _shown(definition: Definition) -> frozenset[str]:
+    """The columns that the first operator takes as views: none where another process gets the groups."""
+    steps = definition.levels[0].stage.steps
+    if not steps or definition.options.runner not in ("inline", "threads"):
+        return frozenset()
+    return frozenset(steps[0][0].viewed_inputs())
 
 
 def _now(work: Callable[[], Any], where: Where) -> Future[Any]:

@@ -18,6 +18,8 @@ _STRIP = 1 << 19
 _SLACK = 4
 """Bytes of memory after pixels with four bytes each: the word that begins at the last pixel's blue ends there."""
 
+_WORD = np.dtype("<u4")
+
 Empty = Callable[[tuple[int, ...]], Pixels]
 """Gives memory; `Resize.empty` is one."""
 
@@ -50,10 +52,9 @@ def planes(rgb: Pixels, made: Pixels, top: int = 0, left: int = 0) -> Pixels:
         made[...] = rgb[top : top + high, left : left + wide].transpose(2, 0, 1)
         return made
     line = rgb.shape[1] * 4
-    for channel, plane in enumerate(made):
-        # words become their lowest bytes with the processor's vector instructions, in a third of the time
-        words: Any = np.ndarray((high, wide), "<u4", memory, top * line + left * 4 + channel, (line, 4))
-        np.copyto(plane, words, casting="unsafe")
+    # words become their lowest bytes with the processor's vector instructions, in a third of the time
+    words: Any = np.ndarray((3, high, wide), _WORD, memory, top * line + left * 4, (1, line, 4))
+    np.copyto(made, words, casting="unsafe")
     return made
 
 
