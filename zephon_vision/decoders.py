@@ -113,7 +113,12 @@ def decode(
     height, width = (head.height, head.width) if scale == 1 else (-(-head.height // scale), -(-head.width // scale))
     try:
         rgb = None
-        if decoder != "pillow" and head.coding in _HUFFMAN and head.channels in (1, 3) and (library := _simplejpeg()) is not None:
+        if (
+            decoder != "pillow"
+            and head.coding in _HUFFMAN
+            and head.channels in (1, 3)
+            and (library := _simplejpeg()) is not None
+        ):
             rgb = _turbo(library, data, head, salvage, scale, arena, words=words)
         if rgb is None:
             rgb = _by_pillow(data, head, salvage, scale)
@@ -142,7 +147,9 @@ def _turbo(
     turned = head.orientation != 1
     high, wide = head.stored if turned else (head.height, head.width)
     more: dict[str, Any] = {}
-    if scale > 1:  # 1 as a minimum would be "no scaling" for an image of few pixels, so it is asked for only where there is some
+    if (
+        scale > 1
+    ):  # 1 as a minimum would be "no scaling" for an image of few pixels, so it is asked for only where there is some
         high, wide = -(-high // scale), -(-wide // scale)
         more = {"min_height": high, "min_width": wide}
     try:
