@@ -61,13 +61,15 @@ class Images:
         check_image_type(array.type, column)
         t = pa.types
         if t.is_list(array.type) or t.is_large_list(array.type):
-            lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
             values = array.flatten()
+            self.counts: list[int] = array.value_lengths().fill_null(0).to_pylist()
+            """Of the images of each row."""
+            self.offsets: npt.NDArray[np.int64] = np.cumsum([0, *self.counts], dtype=np.int64)
         else:
-            lengths = np.ones(len(array), dtype=np.int64)
             values = array
+            self.counts = [1] * len(array)
+            self.offsets = np.arange(len(array) + 1)
         self.values: ArrowArray = values
-        self.offsets: npt.NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         self._bytes: list[memoryview | None] | None = None
         self._paths: list[str | None] | None = None
         if t.is_struct(values.type):
@@ -87,6 +89,11 @@ class Images:
         data = self._bytes[index] if self._bytes is not None else None
         path = self._paths[index] if self._paths is not None and data is None else None
         return data, path
+
+    def place(self, index: int) -> tuple[int, int]:
+        """`(row, which of its images)`."""
+        row = int(np.searchsorted(self.offsets, index, side="right")) - 1
+        return row, index - int(self.offsets[row])
 
 
 def _blobs(array: ArrowArray | None) -> list[memoryview | None] | None:

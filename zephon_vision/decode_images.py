@@ -2,73 +2,43 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
+from zephon.arrays import to_arrow
 from zephon.errors import DataError, PluginError, RecipeError, unknown
 from zephon.plugin import Apply, Drops, Operator, Outcome
 from zephon_vision import columns
-from zephon_vision._arena import Arena, Pool
+from zephon_vision._arena import Arena
+from zephon_vision._bad_documents import without_loss
 from zephon_vision._bad_images import BadImages, check_ratio
 from zephon_vision._decoders_scaled import NotWholeError, ScaledResize, scale_for
 from zephon_vision._decoders_source import Images, Reference, check_image_type, load_bytes
+from zephon_vision._pixel_blocks import POOL, Blocks, lists
 from zephon_vision.collate import PIXEL_DTYPES, CollatesVision
 from zephon_vision.decoders import Decoder, check_decoder, decode, refuses_damaged_jpeg
 from zephon_vision.headers import MAX_PIXELS, Header, check_size, read_header
-from zephon_vision.policies.base import Pixels, Plan, Policy, Resize, SpecialIds, load
-from zephon_vision.policies.blocks import chw
+from zephon_vision.policies.base import Pixels, Plan, Policy, Resize, load
+from zephon_vision.policies.raw import Raw
 from zephon_vision.probe_images import place_of, reason
 from zephon_vision.resize import Backend, make_resize, pooled, resize_parts, settle_backend
 
 OnBadImage = Literal["auto", "blank", "drop_sample", "error"]
 ScaledDecode = Literal["off", "gap2"]
 
-Ints = npt.NDArray[np.int64]
 ArrowArray = Any
 
-_POOL = Pool()
-"""What pixels are written to."""
 _AT_ONCE = 16 << 20
 _PACKS = 4
 _UNKNOWN_SIZE = 448
 """The side that an image without a readable header is planned with, where it is left blank."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Raw(Policy):
-    """The image as it is, one block uint8[3, height, width]: for operators that crop and turn, such as `random_resized_crop`."""
-
-    name = "raw"
-    planar = True
-
-    def plan(self, height: int, width: int, *, images: int = 1) -> Plan:  # noqa: ARG002 - the same for any number of images
-        """One block of the image's own size."""
-        return Plan(height, width)
-
-    def render(self, rgb: Pixels, plan: Plan, resize: Resize) -> Pixels:  # noqa: ARG002 - the plan says nothing
-        """Channels first."""
-        return chw(rgb, resize.empty)
-
-    def block_shape(self, plan: Plan) -> tuple[int, ...]:
-        """[1, 3, height, width]."""
-        return (1, 3, plan.height, plan.width)
-
-    def token_run(self, plan: Plan, ids: SpecialIds) -> list[int]:  # noqa: ARG002 - there is none
-        """No tokens."""
-        return []
-
-    def fields(self, plans: Sequence[Plan]) -> dict[str, npt.NDArray[np.int64]]:  # noqa: ARG002 - pixels are all there is
-        """None."""
-        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,13 +179,12 @@ class BoundDecodeImages:
         """Decode the images of a group."""
         settings = self._settings
         images = Images(groups.column(group, settings.column), settings.column)
-        row_of = np.repeat(np.arange(group.num_rows), np.diff(images.offsets))
+        heads: Sequence[Header | DataError | None]
         if self._policy is None:
-            plans = self._given(group, images)
-            heads: list[Header | DataError | None] = [None] * len(images)
+            plans, heads = self._given(group, images), [None] * len(images)
         else:
-            plans, heads = self._planned(images, row_of)
-        work = _Blocks(plans)
+            plans, heads = self._planned(images, self._policy)
+        work = Blocks(plans)
         tools = self._tools()
         errors: dict[int, str] = {}
         for index, (policy, plan) in enumerate(plans):
@@ -226,33 +195,29 @@ class BoundDecodeImages:
         self._seen.count(-1, len(images), errors.values())
         if errors and settings._bad == "error":
             index = min(errors)
-            row = int(row_of[index])
-            number = index - int(images.offsets[row])
+            row, number = images.place(index)
             raise DataError(f"image {number} of {settings.column!r}: {errors[index]}", where=place_of(group, row))
-        return self._finish(group, images.offsets, row_of, plans, work, errors)
+        return self._finish(group, images, plans, work, errors)
 
     def _given(self, group: pa.RecordBatch, images: Images) -> list[tuple[Policy, Plan]]:
         array = groups.column(group, columns.IMAGE_PLANS)
         lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-        if not np.array_equal(lengths, np.diff(images.offsets)):
+        if lengths.tolist() != images.counts:
             raise DataError(f"{columns.IMAGE_PLANS!r} is not parallel to {self._settings.column!r}")
         flat = array.flatten()
         children = dict(zip((f.name for f in flat.type), flat.flatten(), strict=True))
         specs, numbers = children["policy"].to_pylist(), children["numbers"].to_pylist()
         return [(_load(spec or ""), Plan.unpack(n or ())) for spec, n in zip(specs, numbers, strict=True)]
 
-    def _planned(self, images: Images, row_of: Ints) -> tuple[list[tuple[Policy, Plan]], list[Header | DataError | None]]:
-        policy = self._policy
-        assert policy is not None
-        counts = np.diff(images.offsets)
+    def _planned(self, images: Images, policy: Policy) -> tuple[list[tuple[Policy, Plan]], list[Header | DataError]]:
+        root, limit = self._settings.media_root, self._settings.max_pixels
         plans: list[tuple[Policy, Plan]] = []
-        heads: list[Header | DataError | None] = []
-        for index in range(len(images)):
-            count = int(counts[row_of[index]])
+        heads: list[Header | DataError] = []
+        for count in chain.from_iterable(repeat(count, count) for count in images.counts):
             try:
                 # a file is read twice, here and for decoding: the blocks' sizes must be known before the first is rendered
-                head = read_header(load_bytes(images[index], self._settings.media_root))
-                check_size(head, max_pixels=self._settings.max_pixels)
+                head = read_header(load_bytes(images[len(plans)], root))
+                check_size(head, max_pixels=limit)
                 plan = policy.plan(head.height, head.width, images=count)
                 heads.append(head)
             except DataError as error:
@@ -265,14 +230,14 @@ class BoundDecodeImages:
         """This thread's memory and resizer."""
         made: _Tools | None = getattr(self._local, "tools", None)
         if made is None:
-            arena = Arena(_POOL)
+            arena = Arena(POOL)
             planar = pooled(self._resize, arena, planar=True)
             made = self._local.tools = _Tools(arena, pooled(self._resize, arena), planar, getattr(planar, "takes_words", False))
         return made
 
     def _fill(
         self,
-        work: _Blocks,
+        work: Blocks,
         tools: _Tools,
         index: int,
         reference: Reference,
@@ -330,33 +295,27 @@ class BoundDecodeImages:
         return blocks if resize.used else None
 
     def _finish(
-        self,
-        group: pa.RecordBatch,
-        offsets: Ints,
-        row_of: Ints,
-        plans: list[tuple[Policy, Plan]],
-        work: _Blocks,
-        errors: dict[int, str],
+        self, group: pa.RecordBatch, images: Images, plans: list[tuple[Policy, Plan]], work: Blocks, errors: dict[int, str]
     ) -> Outcome:
         settings = self._settings
-        bad = np.array(sorted(errors), dtype=np.int64)
+        bad = sorted(errors)
+        ends = to_arrow(images.offsets.astype(np.int32))
         pixels, shapes = work.arrays(bad)
-        made = groups.set_column(group, columns.PIXELS, groups.make_list(offsets, pixels))
-        made = groups.set_column(made, columns.PIXEL_SHAPES, groups.make_list(offsets, shapes))
+        made = groups.set_column(group, columns.PIXELS, pa.ListArray.from_arrays(ends, pixels))
+        made = groups.set_column(made, columns.PIXEL_SHAPES, pa.ListArray.from_arrays(ends, shapes))
         if not settings.keep_images:  # last: a group without columns would forget how many rows it has
             made = groups.select(made, [n for n in made.schema.names if n != settings.column])
         if self._policy is not None:
-            made = groups.set_column(
-                made, columns.IMAGE_PLANS, groups.make_list(offsets, self._plans([plan for _, plan in plans]))
-            )
+            planned = self._plans([plan for _, plan in plans])
+            made = groups.set_column(made, columns.IMAGE_PLANS, pa.ListArray.from_arrays(ends, planned))
         else:
-            made = _mask(settings, made, offsets, row_of, bad)
+            made = without_loss(made, images, bad, make=_lacks_mask(settings, made.schema))
         if settings._bad != "drop_sample" or not errors:
             return Outcome(made)
         rows: dict[str, dict[int, None]] = {}
         gone: set[int] = set()
-        for index in bad.tolist():
-            row = int(row_of[index])
+        for index in bad:
+            row, _ = images.place(index)
             if row not in gone:
                 gone.add(row)
                 rows.setdefault(reason(errors[index]), {})[row] = None
@@ -365,8 +324,8 @@ class BoundDecodeImages:
 
     def _plans(self, plans: Sequence[Plan]) -> ArrowArray:
         """Of the operator's own policy, as `columns.PLAN`."""
-        specs = pa.array([self._spec] * len(plans), pa.string())
-        return pa.StructArray.from_arrays([specs, _lists([plan.pack() for plan in plans])], fields=list(columns.PLAN))
+        specs = pa.repeat(pa.scalar(self._spec, pa.string()), len(plans))
+        return pa.StructArray.from_arrays([specs, lists([plan.pack() for plan in plans])], fields=list(columns.PLAN))
 
 
 class _Tools(NamedTuple):
@@ -379,43 +338,6 @@ class _Tools(NamedTuple):
     takes_words: bool
 
 
-class _Blocks:
-    """The pixels of a group in one piece of memory, with a place for each image."""
-
-    def __init__(self, plans: Sequence[tuple[Policy, Plan]]) -> None:
-        self.shapes = [tuple(policy.block_shape(plan)) for policy, plan in plans]
-        sizes = [math.prod(shape) for shape in self.shapes]
-        self._ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
-        total = int(self._ends[-1])
-        if total >= 2**31:
-            raise DataError(f"the images of a few rows make {total:,} bytes of pixels", hint="pack with fewer patches")
-        self._memory = _POOL.lease(total)
-
-    def place(self, index: int) -> npt.NDArray[np.uint8]:
-        """Where image `index` goes."""
-        return self._memory[self._ends[index] : self._ends[index + 1]].reshape(self.shapes[index])
-
-    def arrays(self, bad: Ints) -> tuple[ArrowArray, ArrowArray]:
-        """`(binary, list<int32>)`: the pixels, null for the images `bad`, and the shapes."""
-        count = len(self.shapes)
-        valid: ArrowArray = None
-        if len(bad):
-            flags = np.ones(count, dtype=bool)
-            flags[bad] = False
-            bits: Any = np.packbits(flags, bitorder="little")
-            valid = pa.py_buffer(bits)
-        ends: Any = self._ends.astype(np.int32)
-        memory: Any = self._memory
-        pixels = pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(ends), pa.py_buffer(memory)])
-        return pixels, _lists(self.shapes)
-
-
-def _lists(rows: Sequence[Sequence[int]]) -> ArrowArray:
-    """`list<int32>`."""
-    ends = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    return groups.make_list(ends, np.fromiter(chain.from_iterable(rows), np.int32, int(ends[-1])))
-
-
 def _load(spec: str) -> Policy:
     return Raw() if spec == Raw.name else load(spec)
 
@@ -423,40 +345,3 @@ def _load(spec: str) -> Policy:
 def _lacks_mask(settings: DecodeImages, schema: pa.Schema) -> bool:
     names = schema.names
     return settings._bad == "blank" and groups.TOKENS in names and groups.LOSS_MASK not in names
-
-
-def _mask(settings: DecodeImages, group: pa.RecordBatch, offsets: Ints, row_of: Ints, bad: Ints) -> pa.RecordBatch:
-    """Take the documents of bad images out of the loss."""
-    if _lacks_mask(settings, group.schema):
-        ends, _ = groups.list_parts(groups.column(group, groups.TOKENS))
-        ends = ends - ends[0]
-        mask = np.ones(int(ends[-1]), dtype=np.uint8)
-    elif not len(bad) or group.schema.get_field_index(groups.LOSS_MASK) < 0:
-        return group
-    else:
-        ends, values = groups.list_parts(groups.column(group, groups.LOSS_MASK))
-        mask = values[int(ends[0]) : int(ends[-1])].copy()
-        ends = ends - ends[0]
-    for index in bad.tolist():
-        row = int(row_of[index])
-        start, stop = _document(group, row, index - int(offsets[row]), int(ends[row + 1] - ends[row]))
-        mask[int(ends[row]) + start : int(ends[row]) + stop] = 0
-    return groups.set_column(group, groups.LOSS_MASK, groups.make_list(ends, mask))
-
-
-def _document(group: pa.RecordBatch, row: int, image: int, length: int) -> tuple[int, int]:
-    """The tokens [start, stop) of the document that shows this image of the row; all of them where it isn't known."""
-    names = group.schema.names
-    if groups.LENGTHS not in names:
-        return 0, length
-    borders = np.concatenate([[0], np.cumsum(groups.column(group, groups.LENGTHS)[row].as_py() or [])]).astype(np.int64)
-    number = -1
-    if columns.IMAGE_DOCUMENT in names:
-        number = int(groups.column(group, columns.IMAGE_DOCUMENT)[row].as_py()[image])
-    elif columns.IMAGE_SPANS in names:
-        spans = groups.column(group, columns.IMAGE_SPANS)[row].as_py() or []
-        start = next((span["start"] for span in spans if span["image"] == image), None)
-        number = -1 if start is None else int(np.searchsorted(borders, start, side="right")) - 1
-    if not 0 <= number < len(borders) - 1:
-        return 0, length
-    return int(borders[number]), int(borders[number + 1])
