@@ -19,36 +19,32 @@ from zephon.errors import DataError, RecipeError
 from zephon.views import buffers
 
 ArrowArray = Any
+# by number: `pyarrow.types` asks a function for each kind
+_LISTS = (pa.list_(pa.null()).id, pa.large_list(pa.null()).id)
+_BYTES = (pa.binary().id, pa.large_binary().id, pa.binary_view().id, pa.binary(1).id)
+_TEXTS = (pa.string().id, pa.large_string().id, pa.string_view().id)
+_STRUCT, _NULL = pa.struct([]).id, pa.null().id
+
 Reference = tuple[memoryview | None, str | None]
 """An image as `(bytes, path)`; both None: there is none."""
 
 MISSING = "missing"
 
 
-def check_image_type(kind: pa.DataType, column: str) -> None:
+def check_image_type(kind: Any, column: str) -> None:
     """Raises `RecipeError` where a column of this type holds no images."""
-    t = pa.types
-    if t.is_list(kind) or t.is_large_list(kind):
+    if kind.id in _LISTS:
         kind = kind.value_type
-    if t.is_struct(kind):
+    number = kind.id
+    if number == _STRUCT:
         if {"bytes", "path"} & {field.name for field in kind}:
             return
-    elif _is_bytes(kind) or _is_text(kind) or t.is_null(kind):
+    elif number in _BYTES or number in _TEXTS or number == _NULL:
         return
     raise RecipeError(
         f"column {column!r} is {kind}, not images",
         hint="images are struct<bytes, path>, binary (the file) or string (its path)",
     )
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    t = pa.types
-    return t.is_binary(kind) or t.is_large_binary(kind) or t.is_binary_view(kind) or t.is_fixed_size_binary(kind)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    t = pa.types
-    return t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind)
 
 
 class Images:
@@ -59,8 +55,7 @@ class Images:
 
     def __init__(self, array: ArrowArray, column: str) -> None:
         check_image_type(array.type, column)
-        t = pa.types
-        if t.is_list(array.type) or t.is_large_list(array.type):
+        if array.type.id in _LISTS:
             values = array.flatten()
             self.counts: list[int] = array.value_lengths().fill_null(0).to_pylist()
             """Of the images of each row."""
@@ -72,12 +67,12 @@ class Images:
         self.values: ArrowArray = values
         self._bytes: list[memoryview | None] | None = None
         self._paths: list[str | None] | None = None
-        if t.is_struct(values.type):
+        if values.type.id == _STRUCT:
             # by name: the order of the fields differs between data sets
             children = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
             self._bytes = _blobs(children.get("bytes"))
             self._paths = _texts(children.get("path"))
-        elif _is_text(values.type):
+        elif values.type.id in _TEXTS:
             self._paths = _texts(values)
         else:
             self._bytes = _blobs(values)
@@ -98,9 +93,9 @@ class Images:
 
 def _blobs(array: ArrowArray | None) -> list[memoryview | None] | None:
     """The values of a binary array as memory, without copies."""
-    if array is None or pa.types.is_null(array.type):
+    if array is None or array.type.id == _NULL:
         return None
-    shown = buffers(array.cast(pa.binary()) if pa.types.is_fixed_size_binary(array.type) else array)
+    shown = buffers(array if array.type.id in _BYTES[:3] else array.cast(pa.binary()))
     # Arrow's buffers hold signed bytes
     return [None if data is None else data.cast("B") for data in shown]
 

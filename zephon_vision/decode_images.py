@@ -172,6 +172,8 @@ class BoundDecodeImages:
         self._resize = make_resize(settings.backend)
         self._policy = None if settings.policy is None else _load(settings.policy)
         self._spec = "" if self._policy is None else self._policy.spec()
+        self._specs: ArrowArray = pa.array([], pa.string())
+        """As many times as a group had images."""
         self._local = threading.local()
         self._seen = BadImages(settings.max_bad_ratio, settings.name)
 
@@ -324,7 +326,10 @@ class BoundDecodeImages:
 
     def _plans(self, plans: Sequence[Plan]) -> ArrowArray:
         """Of the operator's own policy, as `columns.PLAN`."""
-        specs = pa.repeat(pa.scalar(self._spec, pa.string()), len(plans))
+        specs = self._specs
+        if len(specs) < len(plans):
+            specs = self._specs = pa.array([self._spec] * 2 * len(plans), pa.string())
+        specs = specs.slice(0, len(plans))
         return pa.StructArray.from_arrays([specs, lists([plan.pack() for plan in plans])], fields=list(columns.PLAN))
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from zephon import gathers, groups
 from zephon.engine import pieces
 from zephon.gathers import gather_bytes
-from zephon.views import BYTES, buffers, concat, hash_parts, own_bytes, plain_group, take_from, viewed
+from zephon.views import BYTES, buffers, concat, hash_parts, own_bytes, plain_group, take_from, viewable, viewed, viewed_columns
 
 STRUCT = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string()), pa.field("size", pa.int32())])
 KINDS: dict[str, Any] = {
@@ -222,3 +222,15 @@ def test_names_types_and_lengths_count_in_a_hash() -> None:
         pa.record_batch({"x": pa.array([], pa.int32())}),
     ]
     assert len({groups.hash_group(group) for group in made}) == len(made)
+
+
+@settings(max_examples=150)
+@given(parts(), st.data())
+def test_views_have_the_hash_of_what_they_show(given_parts: list[pa.RecordBatch], data: st.DataObject) -> None:
+    """So a state that a run on threads left, which hashes views, is right for one on processes, which gets columns."""
+    whole = pa.concat_batches(given_parts)  # type: ignore[attr-defined]
+    names = frozenset(f.name for f in whole.schema if viewable(f.type))
+    low = data.draw(st.integers(0, len(whole)))
+    shown = viewed_columns(whole, names).slice(low)
+    assert groups.hash_group(shown) == groups.hash_group(whole.slice(low))
+    assert plain_group(shown, whole.schema).to_pylist() == whole.slice(low).to_pylist()

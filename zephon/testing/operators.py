@@ -19,6 +19,7 @@ from zephon.arrays import to_arrow
 from zephon.digest import update_rows
 from zephon.plugin import Decision, Drops, LaneWindow, Operator, Outcome, SelectOperator, StatefulOperator
 from zephon.recipe import operator_fingerprint
+from zephon.views import viewable, viewed_columns
 
 Groups = Sequence[pa.RecordBatch]
 
@@ -115,6 +116,7 @@ def _check_stateless(operator: Operator, given: Groups, *, across_rows: bool) ->
     if not across_rows:
         _check_parts(apply, given, made)
     _check_inputs(operator, apply, given, made)
+    _check_views(operator, apply, given, made)
     return [o.group for o in made]
 
 
@@ -170,6 +172,18 @@ def _check_parts(apply: Callable[[pa.RecordBatch], Any], given: Groups, made: Se
             )
             tokens = _sum_tokens([p.drops for p in parts])
             _require(tokens == _sum_tokens([outcome.drops]), "slices of a group drop other tokens than the group")
+
+
+def _check_views(operator: Operator, apply: Callable[[pa.RecordBatch], Any], given: Groups, made: Sequence[Outcome]) -> None:
+    """What it says that it takes as views gives the same."""
+    names = frozenset(operator.viewed_inputs())
+    if not names:
+        return
+    for group, outcome in zip(given, made, strict=True):
+        ours = frozenset(f.name for f in group.schema if f.name in names and viewable(f.type))
+        again = _outcome(apply(viewed_columns(group, ours)))
+        _require(_same_outcome(outcome, again), f"of views of {sorted(names)} (viewed_inputs) it makes something else")
+        _require(not any(map(record_groups.shows, again.group.schema.types)), "what it makes holds views of viewed_inputs()")
 
 
 def _check_inputs(operator: Operator, apply: Callable[[pa.RecordBatch], Any], given: Groups, made: Sequence[Outcome]) -> None:

@@ -1,0 +1,92 @@
+"""Files of images reach `decode_images` without a copy where that can be, and nothing of a run depends on whether they did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from vision.pictures import jpeg, scene
+
+from zephon import Dataset, Pipeline, StaticMixtureWorkSource, groups
+from zephon.engine.fetch import Fetcher
+from zephon.views import buffers
+from zephon_vision import columns
+from zephon_vision.decode_images import DecodeImages
+
+FILES = [jpeg(scene(40 + number, 60, seed=number)) for number in range(24)]
+REFERENCE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def in_memory(_: Path) -> Dataset:
+    return Dataset.from_records("photographs", [{"image": {"bytes": f, "path": None}, "n": n} for n, f in enumerate(FILES)])
+
+
+def in_parquet(folder: Path) -> Dataset:
+    images = pa.array([{"bytes": f, "path": None} for f in FILES], REFERENCE)
+    pq.write_table(pa.table({"image": images, "n": np.arange(24)}), folder / "a.parquet", row_group_size=7)
+    return Dataset.from_path("photographs", folder / "a.parquet")
+
+
+def in_map(folder: Path) -> Dataset:
+    many = 200  # of a unit that a bundle shows several times, it makes a copy
+    group = pa.record_batch({"image": pa.array(FILES * many, pa.binary()), "n": np.tile(np.arange(24), many)})
+    with pa.OSFile(str(folder / "a.arrow"), "wb") as file, pa.ipc.new_file(file, group.schema) as writer:
+        writer.write_batch(group)
+    return Dataset.from_path("photographs", folder / "a.arrow")
+
+
+def pipeline(data: Dataset, **options: Any) -> Pipeline:
+    step = DecodeImages(column="image", policy='siglip{"size": 28}', backend="pil")
+    return Pipeline(StaticMixtureWorkSource([data], seed=3, chunk_size=5)).then(step).batch(2).options(lanes=3, **options)
+
+
+@pytest.mark.parametrize(("make", "shown"), [(in_memory, True), (in_parquet, True), (in_map, False)])
+def test_a_chunk_shows_files_where_they_lie_but_not_in_maps(tmp_path: Path, make: Any, shown: bool) -> None:
+    """A map may be written to while its files wait to be decoded."""
+    data = make(tmp_path)
+    plan = StaticMixtureWorkSource([data], seed=3, chunk_size=5, stop_after_passes=1).plan(1)
+    fetcher = Fetcher(plan, [data], columns=None, keep_bytes=1 << 30, policy="raise", shown=frozenset({"image"}))
+    for number in range(5):
+        before = pa.total_allocated_bytes()
+        group, _, _ = fetcher.fetch(plan.chunk(0, number))
+        column = group.column("image")
+        assert groups.shows(column.type) == shown
+        if number and shown:  # the first reads the bundle
+            assert pa.total_allocated_bytes() - before < len(FILES[0])
+        files = column.field("bytes") if pa.types.is_struct(column.type) else column
+        rows = group.column("n").to_pylist()
+        assert [bytes(value or b"") for value in buffers(files)] == [FILES[row] for row in rows]
+        assert group.schema.field("n").type == pa.int64()
+
+
+@pytest.mark.parametrize("make", [in_memory, in_parquet])
+def test_a_run_on_processes_goes_on_where_one_on_threads_stopped(tmp_path: Path, make: Any) -> None:
+    """Threads are shown the files and processes get copies: batches and digests are the same."""
+    data = make(tmp_path)
+
+    def batches(run: Pipeline, count: int) -> list[Any]:
+        return [b.group.to_pylist() for _, b in zip(range(count), run, strict=False)]
+
+    alone = pipeline(data, runner="threads", workers=2)
+    first, state = batches(alone, 6), alone.state_dict()
+    on, copied = pipeline(data, runner="threads"), pipeline(data, runner="processes", workers=1)
+    on.load_state_dict(state)
+    copied.load_state_dict(state)
+    assert batches(on, 9) == batches(copied, 9)
+    assert on.state_dict() == copied.state_dict()
+    assert first == batches(pipeline(data, runner="inline"), 6)
+
+
+def test_a_batch_that_is_kept_stays_what_it_was(tmp_path: Path) -> None:
+    """Pixels lie in memory that is used again, though never while somebody holds a batch, or a part of one."""
+    held, copies = [], []
+    for number, batch in zip(range(60), pipeline(in_memory(tmp_path), runner="threads", workers=2), strict=False):
+        if number % 3 == 0:
+            held.append(batch.group.column(columns.PIXELS).slice(1))
+            copies.append(held[-1].to_pylist())
+    assert [array.to_pylist() for array in held] == copies
+    assert len({bytes(row[0]) for (row,) in copies}) > 1
