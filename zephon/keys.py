@@ -54,6 +54,14 @@ def hashes(seed_key: int, indices: npt.ArrayLike) -> U64:
     return mix_array(mix_array(spread))
 
 
+def placed(base: int, start: int, stop: int, place: int) -> U64:
+    """uint64[stop - start]: what rows [start, stop) of an input with the key `base` are, the first of them at `place`."""
+    with np.errstate(over="ignore"):
+        rows = np.arange(start, stop, dtype=np.uint64) + np.uint64(base)
+        places = np.arange(place, place + stop - start, dtype=np.uint64)
+        return mix_array(mix_array(rows) + places * np.uint64(_GOLDEN))
+
+
 def permutation(seed_key: int, size: int) -> I64:
     """A permutation of range(size), int64[size]: the order of the indices' hashes, ties by index.
 

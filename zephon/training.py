@@ -104,7 +104,7 @@ def training_fields(
         fields[name] = make
     if ids is not None:
         fields.setdefault("ids", ids)
-    for operator in collators:
+    if collators:
         batch = Collation(
             group=group,
             empty=empty,
@@ -116,7 +116,8 @@ def training_fields(
             options=collator_options,
             finish=output.finish,
         )
-        fields = dict(operator.collate(batch, fields))
+        for operator in collators:
+            fields = dict(operator.collate(batch, fields))
     return {name: make() for name, make in _renamed(fields, options).items() if name not in options.exclude_fields}
 
 
@@ -163,7 +164,7 @@ class TokenRows:
     def of(group: pa.RecordBatch, options: TrainingOptions, empty: int) -> TokenRows:
         """The token rows of a group whose last `empty` rows train on nothing."""
         offsets, values = list_column(group, options.tokens_field)
-        lengths = np.diff(offsets).astype(np.int64)
+        lengths = offsets[1:] - offsets[:-1]
         width = int(lengths.max(initial=0))
         fill = options.pad_token_id
         if fill is None and bool((lengths != width).any()):
@@ -217,7 +218,8 @@ class TokenRows:
     @cached_property
     def segment_lengths(self) -> Ints:
         """int64[N]: the inputs of each segment; they sum to B*S."""
-        return np.diff(self.borders, append=self.shape[0] * self.shape[1])
+        ends = np.append(self.borders[1:], self.shape[0] * self.shape[1]) if len(self.borders) else self.borders
+        return ends - self.borders
 
     def position_ids(self, mode: PositionMode) -> Ints:
         """int64[B, S]."""
@@ -246,10 +248,10 @@ class TokenRows:
             return np.zeros((rows, 1), dtype=np.int32), np.zeros(rows, dtype=np.int32)
         row_of = self.borders // size
         first = np.searchsorted(row_of, np.arange(rows))
-        counts = np.diff(first, append=len(row_of))
+        counts = np.append(first[1:], len(row_of)) - first
         out = np.full((rows, int(counts.max(initial=0)) + 1), size, dtype=np.int32)
         out[row_of, np.arange(len(row_of)) - first[row_of]] = self.borders - row_of * size
-        return out, np.diff(out, axis=1).max(axis=1, initial=0).astype(np.int32)
+        return out, (out[:, 1:] - out[:, :-1]).max(axis=1, initial=0).astype(np.int32)
 
 
 def _starts(group: pa.RecordBatch, padding: Ints, width: int, positions: Ints | None) -> Bools:
@@ -272,12 +274,13 @@ def _starts(group: pa.RecordBatch, padding: Ints, width: int, positions: Ints | 
 def _pieces(group: pa.RecordBatch, real: Ints) -> tuple[Ints, Ints]:
     """`(row, first token)` of each document piece of the rows that aren't empty."""
     offsets, values = list_column(group, groups.LENGTHS)
-    counts = np.diff(offsets)
+    counts = offsets[1:] - offsets[:-1]
     sizes = values[int(offsets[0]) : int(offsets[-1])].astype(np.int64)
     rows = np.repeat(np.arange(len(counts)), counts)
     ends = np.concatenate([[0], np.cumsum(sizes)])
     begins = ends[:-1] - ends[(offsets - offsets[0])[:-1]][rows]
-    sums = np.diff(ends[offsets - offsets[0]])
+    at = ends[offsets - offsets[0]]
+    sums = at[1:] - at[:-1]
     wrong = np.flatnonzero((sums != real) & (counts > 0) & (real > 0))
     if len(wrong) or (sizes < 0).any():
         row = int(wrong[0]) if len(wrong) else 0
@@ -324,7 +327,7 @@ def _aligned(group: pa.RecordBatch, name: str, lengths: Ints, width: int, *, mis
     """A column of one number per token as [B, L]; 0 where padding was added, `missing` in rows where the list is null."""
     column: Array = groups.column(group, name)
     offsets, values = list_column(group, name)
-    sizes = np.diff(offsets)
+    sizes = offsets[1:] - offsets[:-1]
     null = to_numpy(column.is_null()) if column.null_count else np.zeros(len(sizes), dtype=np.bool_)
     wrong = np.flatnonzero((sizes != lengths) & ~null)
     if len(wrong):

@@ -173,7 +173,7 @@ class BatchImages:
             return to_numpy(array.value_lengths().fill_null(0)).astype(np.int64), array.flatten()
         ends = to_numpy(array.offsets).astype(np.int64)
         first, last = (int(ends[0]), int(ends[-1])) if len(ends) else (0, 0)
-        return np.diff(ends), array.values.slice(first, last - first)
+        return ends[1:] - ends[:-1], array.values.slice(first, last - first)
 
 
 def _bytes(files: Array) -> tuple[Ints, Pixels]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
+from zephon.engine.tasks import Supply
 from zephon.errors import CheckpointError
 from zephon.plugin import Operator
 
@@ -73,3 +75,42 @@ def test_a_state_goes_on_inside_of_a_chunk_and_knows_the_parts() -> None:
     assert [batch.group.column("n").to_pylist() for batch in rest] == whole[6:]
     with pytest.raises(CheckpointError, match="rows_at_once"):
         heavy(Heavier()).restore(state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slow(Heavy):
+    """Takes long for what reading gives in no time."""
+
+    name: ClassVar[str] = "slow"
+
+    def bind(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        def apply(group: pa.RecordBatch) -> pa.RecordBatch:
+            time.sleep(0.002)
+            return group
+
+        return apply
+
+
+def test_lanes_read_no_further_ahead_than_building_needs() -> None:
+    data = Dataset.from_records("data", [{"n": n} for n in range(8000)])
+    source = StaticMixtureWorkSource(data, seed=3, chunk_size=50)
+    pipeline = Pipeline(source).then(Slow()).batch(4).options(lanes=2, runner="threads", workers=2)
+    most = 0
+    for number, _ in enumerate(pipeline):
+        most = max(most, *(lane.decided for lane in pipeline._last.pump.lanes))  # type: ignore[union-attr]
+        if number == 100:
+            break
+    # half a chunk, and the next one; a machine that stands still at a bad moment may double it. Memory alone has room for all 8,000 rows
+    assert 0 < most <= 300
+
+
+def test_a_lane_lasts_by_what_its_chunks_gave() -> None:
+    supply = Supply()
+    assert not supply.lasts(0, 1, least=2, times=1)
+    supply.chunks = 4
+    supply.came(0)
+    assert not supply.lasts(0, 9, least=2, times=1)  # a shuffle fills: chunks alone don't count
+    supply.came(40)
+    assert supply.lasts(10, 1, least=2, times=1)
+    assert not supply.lasts(9, 1, least=2, times=1)
+    assert not supply.lasts(10, 1, least=2, times=2)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,51 +12,21 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.engine.balance import Balance
+from zephon.engine.context import Fetched, LaneContext
 from zephon.engine.counts import record_counts
 from zephon.engine.deciders import Deciders, shows_sources, used_sources
 from zephon.engine.faults import Losses, joined
-from zephon.engine.ledger import Ledger, decision_counts
-from zephon.engine.stages import INDEX, Level, Note, Report
+from zephon.engine.ledger import decision_counts
+from zephon.engine.stages import INDEX, Note, Report
 from zephon.engine.state import LaneState
-from zephon.engine.tasks import Load, Mark, Queue, Ready, Task
+from zephon.engine.tasks import Mark, Queue, Ready, Supply, Task
 from zephon.errors import CheckpointError, DataError, Where, ZephonError
-from zephon.keys import U64, mix, mix_array
-from zephon.plan.source import Chunk, Plan
+from zephon.keys import U64, mix, placed
+from zephon.plan.source import Chunk
 from zephon.plugin import Decision, LaneWindow
 from zephon.runners.base import Groups
 
 _MASK = (1 << 64) - 1
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-Fetched = tuple[pa.RecordBatch, Losses, "Report | None"]
-"""A chunk's records, what was left out, and the first stage's report where that stage has no operators."""
-
-
-@dataclass
-class LaneContext:
-    """What all lanes of a process share."""
-
-    plan: Plan
-    levels: Sequence[Level]
-    seed: int
-    window_chunks: int
-    ledger: Ledger
-    submit_fetch: Callable[[Chunk], Future[Fetched]]
-    submit_stage: Callable[[int, Groups, Note, str], Future[tuple[Groups, Report]]]
-    do_here: Callable[[int, Groups, Note], tuple[Groups, Report]]
-    """Does the task of a stage that only moves memory."""
-    on_failures: Callable[[int, int, Losses], None]
-    """Told, in order, what failed in each task of a lane and level (-1: reading)."""
-    chunk_bytes: int
-    """What a chunk is expected to weigh before it is read."""
-    load: Load
-    worked: Callable[[int, Report], None]
-    """Told of a task of a level that came back."""
-    woke: Callable[[], None]
-    """Called (from any thread) when a task of a lane is done."""
-    per_step: int = 1
-    """Sequences of a lane in a step."""
 
 
 class Lane:
@@ -92,9 +61,13 @@ class Lane:
         self._closed = False
         self._fetching: deque[tuple[Future[Fetched], Chunk] | Mark] = deque()
         self._queues = [Queue() for _ in context.levels]
+        self._supply = Supply()
+        self.held_back = False
+        """It could have asked for a chunk, and had so much to build that it didn't."""
         self._running = 0
         self._waiting: deque[Task] = deque()
         """Tasks of the last stage that are not started; they stand in its queue, too."""
+        self._waiting_rows = 0
         self._deciders: list[Deciders | None] = [None] * len(context.levels)
         self._balances = [
             Balance(level.stage.builder.name) if level.stage.builder and level.stage.counted else None
@@ -169,8 +142,6 @@ class Lane:
                 self._advance_fetches()
             else:
                 self._advance_level(phase - 1)
-                if phase > self._last:
-                    self.start_waiting()
         except ZephonError as error:
             error.where = error.where.within(Where(lane=self.number))
             self._stop(phase - 1, error)
@@ -189,7 +160,7 @@ class Lane:
             return
         self._context.load.running -= self._running
         self._context.load.waiting -= len(self._waiting)
-        self._running = 0
+        self._running = self._waiting_rows = 0
         self._waiting.clear()
         self.error = error
 
@@ -221,6 +192,9 @@ class Lane:
             label = f"lane {self.number}, chunk {chunk.number}"
             # what an accumulator gets comes whole: its decisions' digests begin with the chunk's
             size = len(group) if self._last else context.levels[0].stage.max_rows or len(group)
+            if not self._last:
+                self._supply.chunks += 1
+                self._supply.came(len(group))
             for start in range(0, len(group), size):
                 self._push(0, [group.slice(start, size)], Note(hash=True), base=0, skipped=0, label=label)
 
@@ -236,6 +210,7 @@ class Lane:
             task = Task(base, skipped, nbytes, start=lambda: context.submit_stage(level, given, note, label), rows=rows)
             self._queues[level].put(task)
             self._waiting.append(task)
+            self._waiting_rows += rows
             context.load.waiting += 1
             self._hold(nbytes, 1)
             self.dirty = True
@@ -256,6 +231,11 @@ class Lane:
         wanted = steps * self._context.per_step
         return self.available >= wanted and (not self._heavy or self.decided >= 2 * wanted)
 
+    def stocked(self, times: int) -> bool:
+        """Whether it has so much to build that its next chunks would only fill memory meanwhile; see `Supply.lasts`."""
+        coming = self.outstanding - self._running - len(self._waiting)
+        return self._heavy and self._supply.lasts(self.decided, coming, least=2 * self._context.per_step, times=times)
+
     @property
     def startable(self) -> bool:
         """Whether a task of the last stage waits and may start: there is room, or the lane has too little for a step."""
@@ -264,16 +244,20 @@ class Lane:
         return not self._context.load.full or (not self._running and self.available < self._context.per_step)
 
     def start_waiting(self) -> None:
-        """Start the next one of the last stage, if it may; one at a time, so that lanes take turns."""
-        if not self.startable:
-            return
+        """Start the next one of the last stage, which must be `startable`."""
         task = self._waiting.popleft()
         assert task.start is not None
+        self._waiting_rows -= task.rows
         self._running += 1
         self._context.load.begin()
         task.future, task.start = task.start(), None
         task.future.add_done_callback(self._done)
         self.dirty = True
+
+    @property
+    def begun(self) -> int:
+        """Sequences of the lane in all that are delivered, ready, or being built."""
+        return self.state.total + self.available + self.decided - self._waiting_rows
 
     def _advance_level(self, level: int) -> None:
         queue = self._queues[level]
@@ -311,6 +295,7 @@ class Lane:
             where = LaneWindow(self._context.seed, self.number, self._windows[level + 1], first, self._context.per_step)
             deciders = self._deciders[level + 1] = Deciders(self._context.levels[level + 1].deciders, where)
         self._chain[level + 1] = mix(self._chain[level + 1] ^ base)
+        self._supply.chunks += not level
         losses = Losses()
         held = deciders.nbytes
         made = deciders.add(group, losses)
@@ -354,6 +339,8 @@ class Lane:
 
     def _decided(self, level: int, decisions: Sequence[Decision]) -> None:
         stage = self._context.levels[level].stage
+        if level == self._last:
+            self._supply.came(sum(len(decision.rows) for decision in decisions))
         for decision in decisions:
             count = len(decision.rows)
             if not count:
@@ -392,11 +379,7 @@ class Lane:
 
     def _keys(self, base: int, start: int, stop: int) -> U64:
         """What rows [start, stop) of a task's output add to the digest, at their place in the window."""
-        first = (self._out_window << 32) + self._position
-        with np.errstate(over="ignore"):
-            rows = np.arange(start, stop, dtype=np.uint64) + np.uint64(base)
-            place = np.arange(first, first + stop - start, dtype=np.uint64)
-            return mix_array(mix_array(rows) + place * _GOLDEN)
+        return placed(base, start, stop, (self._out_window << 32) + self._position)
 
     def _replay(self, base: int, start: int, count: int) -> None:
         keys = self._keys(base, start, start + count)

@@ -147,6 +147,8 @@ class Pump:
         self._step_open = False
         self._first = False
         self._batch_bytes = 0
+        self._eager = 1
+        """Doubled when a batch waits for a lane that was held back and has nothing left to build: reading takes longer than was thought."""
         self._over = False
 
     def turn(self) -> bool:
@@ -160,17 +162,14 @@ class Pump:
         lanes = [lane for lane in self.lanes if lane.dirty or lane.startable]
         for lane in lanes:
             lane.dirty = False
-        phases = lanes[0].phases if lanes else 0
-        for phase in range(phases):
-            if phase == phases - 1 and self._load.running < self._load.at_once:
-                lanes.sort(key=self._lead)  # what is built next is what is wanted next
+        moved = len(lanes) > 0
+        for phase in range(lanes[0].phases if lanes else 0):
             for lane in lanes:
                 lane.advance(phase)
-        return len(lanes) > 0
-
-    def _lead(self, lane: Lane) -> int:
-        """How many steps a lane is ahead."""
-        return (lane.state.total + lane.available) // self.cut.per_step
+        while lanes := [lane for lane in lanes if lane.startable]:
+            # what is built next is what is wanted next
+            min(lanes, key=lambda lane: lane.begun).start_waiting()
+        return moved
 
     def deliver(self) -> bool:
         """Form microbatches as long as their sequences are there; whether any was formed."""
@@ -189,6 +188,9 @@ class Pump:
         moved = False
         while not self.finished:
             needed = self._needed()
+            if needed is not None and needed.held_back and not needed.decided:
+                needed.held_back = False
+                self._eager *= 2
             if needed is not None and needed.can_submit and not needed.outstanding:
                 # the lane that the next batch waits for always gets on, else a full budget would be a deadlock
                 needed.submit()
@@ -204,6 +206,9 @@ class Pump:
             lane = self._neediest(candidates)
             if self._load.ready >= self._ahead and lane.supplied(2):
                 return moved  # every lane is ahead: more would only fill memory
+            if self._load.stocked and lane.stocked(self._eager):
+                lane.held_back = True
+                return moved
             lane.submit()
             moved = True
         return moved

@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from zephon.dataset import Dataset
 from zephon.engine.bottleneck import Setup
+from zephon.engine.context import Fetched, LaneContext
 from zephon.engine.counts import token_counts
 from zephon.engine.drivers import BackgroundPump, ForegroundPump
 from zephon.engine.faults import Losses
 from zephon.engine.fetch import Fetcher
-from zephon.engine.lane import Fetched, Lane, LaneContext
+from zephon.engine.lane import Lane
 from zephon.engine.ledger import Ledger
 from zephon.engine.meter import Meter, clock
 from zephon.engine.pump import Cut, Delivery, Pump, finished, locate
@@ -100,7 +101,11 @@ class Run:
             shows=self.shows,
             shown=_shown(definition) if fit else frozenset(),
         )
-        self._load = Load(room=options.byte_budget // 4, budget=options.byte_budget * 5 // 16, at_once=options.worker_count + 2)
+        self._load = Load(
+            room=options.byte_budget // 4,
+            budget=options.byte_budget * 5 // 16,
+            at_once=1 if self._inline else options.worker_count + 2,
+        )
         self.pump = self._make_pump(start, padding)
         self._driver: ForegroundPump | BackgroundPump = (
             ForegroundPump(self.pump)

@@ -96,6 +96,28 @@ class Ready:
 
 
 @dataclass
+class Supply:
+    """What a lane's chunks have given its last stage to build."""
+
+    chunks: int = 0
+    """Those that got so far."""
+    rows: int = 0
+    burst: int = 0
+    """The most rows in one go."""
+
+    def came(self, rows: int) -> None:
+        """So many were decided, or read, in one go."""
+        self.rows += rows
+        self.burst = max(self.burst, rows)
+
+    def lasts(self, waiting: int, coming: int, *, least: int, times: int) -> bool:
+        """Whether what waits to be built, with what so many chunks that are on their way can be expected to give, is enough for a while:
+        `least`, and half of what comes in one go when the lane goes on (a whole window, at a flush), so many `times`."""
+        expected = coming * self.rows // self.chunks if self.chunks else 0
+        return waiting + expected >= times * max(least, self.burst // 2)
+
+
+@dataclass
 class Load:
     """What all lanes of a process hold together."""
 
@@ -120,6 +142,11 @@ class Load:
         """One that waited runs now."""
         self.waiting -= 1
         self.running += 1
+
+    @property
+    def stocked(self) -> bool:
+        """Whether as many wait as can run at once."""
+        return self.waiting >= self.at_once
 
     @property
     def coming(self) -> int:

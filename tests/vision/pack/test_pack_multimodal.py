@@ -15,7 +15,10 @@ from vision.pack.best_fit_oracle import pack
 from vision.pack.interleaved import KINDS, PAD, Document, document, documents, group, joined, measure
 
 from zephon import groups
+from zephon.engine.deciders import Deciders
+from zephon.engine.faults import Losses
 from zephon.errors import DataError, RecipeError
+from zephon.operators.shuffle import Shuffle
 from zephon.plugin import Decision, Drops, LaneWindow
 from zephon.testing import check_operator
 from zephon_vision import columns
@@ -206,6 +209,26 @@ def test_a_sequence_takes_along_its_own_documents_only_and_groups_shrink() -> No
         assert accumulator.nbytes <= max(2 * waiting * (size + 2000), 1 << 18)
     list(accumulator.flush())
     assert accumulator.nbytes == 0
+
+
+def test_what_waits_in_a_shuffle_is_in_memory_of_its_own_and_what_does_not_wait_is_not_copied() -> None:
+    """A sequence that is shuffled to the end of a window must not keep whole groups of images alive."""
+    size = 1 << 16
+    rows = [document(n, random.Random(n), images=1, text=4) for n in range(64)]
+    for n, row in enumerate(rows):
+        row[columns.IMAGES][0] = {"bytes": bytes([n]) * size, "path": None}
+    given = group(rows)
+    packer = operator(max_length=250, open_bins=2)
+
+    def memory(*operators: Any) -> list[tuple[int, int]]:
+        deciders = Deciders(operators, WINDOW)
+        made = [*deciders.add(given, Losses()), *deciders.flush(Losses())]
+        return [(len(s), s.get_total_buffer_size()) for d in made for s in d.sources.values()]
+
+    shuffled, plain = memory(packer, Shuffle(buffer_size=4)), memory(packer)
+    assert sum(documents for documents, _ in shuffled) == sum(documents for documents, _ in plain) == 64
+    assert all(held < (documents + 1) * (size + 2000) for documents, held in shuffled)
+    assert max(held for _, held in plain) > 32 * size
 
 
 def test_rows_may_be_reordered_and_gathered_together() -> None:
