@@ -27,7 +27,7 @@ class Planned:
 
 
 def measure(setting: Setting) -> list[Result]:
-    """All that planning does for a record: `chunk`, `draw`, and `bundle_flat` and `resolve` for the bundles that it lies in."""
+    """All that planning does for a record: `chunk`, `draw`, and `bundle_rows` for the bundles that it lies in."""
     web, code = _dataset("web", 10**6, 10**9), _dataset("code", 10**5, 10**8)
     source = StaticMixtureWorkSource([web], seed=1)
     plans = {lanes: source.plan(lanes) for lanes in _LANES}
@@ -67,8 +67,8 @@ class Walk:
 
     @property
     def round(self) -> int:
-        """Records after which every lane opened as many bundles as any other: fewer, and a turn has all of the orders to make or none."""
-        return len(self._lanes) * max(drawn.bundle for drawn in self._plan.rows if drawn is not None)
+        """Records after which every lane planned as many blocks as any other: fewer, and a turn has all of the orders to make or none."""
+        return len(self._lanes) * max(drawn.block for drawn in self._plan.rows if drawn is not None)
 
     def on(self, rows: int) -> float:
         """Go on by about `rows` records, never over the same ones twice (orders are kept); how many they were."""
@@ -82,7 +82,7 @@ class Walk:
                     bundle, _ = drawn.draw(lane, chunk.index[chunk.component == component])
                     before, now = self._open.get((lane, component), set()), set(range(int(bundle[0]), int(bundle[-1]) + 1))
                     for new in sorted(now - before):
-                        drawn.resolve(drawn.bundle_flat(lane, new))
+                        drawn.bundle_rows(lane, new)
                     self._open[lane, component] = now
             self._number += 1
         return float(done)

@@ -81,7 +81,7 @@ def planning(shards: int, setting: Setting) -> list[Result]:
     plan = source.plan(LANES)
     first = plan.chunk(LANES - 1, 0)
     rows = _rows(plan)
-    rows.resolve(rows.bundle_flat(LANES - 1, 0))
+    rows.bundle_rows(LANES - 1, 0)
     first_s, (kept, peak) = time.process_time() - began, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     records = 1 << (16 if setting.quick else 20)
@@ -155,7 +155,7 @@ class Node:
             units: Keep[int] = Keep(UNIT_CACHE, lambda nbytes: nbytes)
             for number in range(bundles // self._per_rank or 1):
                 for lane in lanes:
-                    _, unit, row = self._rows.resolve(self._rows.bundle_flat(lane, number))
+                    _, unit, row = self._rows.bundle_rows(lane, number)
                     spent.rows += len(unit)
                     before = spent.reads
                     self._read(unit, row, units, spent)

@@ -28,6 +28,9 @@ _log = logging.getLogger("zephon.formats.parquet")
 
 _BATCH_BYTES = 512 << 20
 """A larger row group comes in several batches: Arrow can't put more than 2 GiB of text into one array (nor nest it in a list)."""
+_LIST_BATCH_BYTES = 1 << 20
+"""Lists of numbers come in batches of this size, since for each batch Arrow takes buffers of levels, and buffers that grow by doubling: in
+one batch, a row group of token ids touches three times its size of fresh memory, which costs more than decoding it."""
 _MANY_GROUPS, _TINY_GROUP = 10_000, 1_000
 
 
@@ -174,7 +177,8 @@ class _OpenParquet:
 
     def _batches(self, unit: int, wanted: Sequence[str], start: int, stop: int) -> Iterator[pa.RecordBatch]:
         rows = int(self._rows[unit])
-        at_once = max(1, int(rows * min(1.0, _BATCH_BYTES / max(1, int(self._nbytes[unit])))))
+        part = min(1.0, _BATCH_BYTES / max(1, int(self._nbytes[unit])), self._list_part(unit, wanted))
+        at_once = max(1, int(rows * part))
         begin = 0
         with _opened(self._store, self._shard, self._footer) as file:
             for batch in file.iter_batches(batch_size=at_once, row_groups=[unit], columns=list(wanted), use_threads=False):
@@ -184,6 +188,17 @@ class _OpenParquet:
                 begin += len(batch)
                 if begin >= stop:
                     return
+
+    def _list_part(self, unit: int, wanted: Sequence[str]) -> float:
+        """The part of a row group that is a batch of lists of numbers; 1: there are columns of another kind, or no lists."""
+        kinds = {name: self.schema.field(name).type for name in wanted}
+        lists = {name for name, kind in kinds.items() if pa.types.is_list(kind) or pa.types.is_large_list(kind)}
+        if not lists or not all(pa.types.is_primitive(k.value_type if n in lists else k) for n, k in kinds.items()):
+            return 1.0
+        group = self._footer.row_group(unit)
+        columns = (group.column(i) for i in range(group.num_columns))
+        size = sum(c.total_uncompressed_size for c in columns if c.path_in_schema.partition(".")[0] in lists)
+        return _LIST_BATCH_BYTES / max(1, size)
 
     def close(self) -> None:
         """See `OpenShard.close`; no file is held open between reads."""

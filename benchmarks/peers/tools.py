@@ -45,6 +45,15 @@ def touch_arrow(images: Any, texts: Any) -> int:
     return touch(values[begin:end] for begin, end in itertools.pairwise(ends))
 
 
+def hash_arrow(images: Any) -> int:
+    """xxh3 of all bytes of an Arrow array of binary: the quickest way to have read each of them."""
+    import xxhash
+
+    _, offsets, data = images.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(images) + 1, images.offset * 4)
+    return int(xxhash.xxh3_64_intdigest(memoryview(data)[int(ends[0]) : int(ends[-1])]))
+
+
 def forever(make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
     """Pass after pass."""
     while True:

@@ -38,6 +38,46 @@ def test_threads_that_want_a_value_do_its_jobs_together_and_each_once() -> None:
     assert held.made == 1
 
 
+def test_who_comes_to_make_another_value_first_does_jobs_of_those_that_were_asked_for_before() -> None:
+    held, begun, both, order = keep(), threading.Event(), threading.Barrier(2, timeout=LONGEST_S), []
+
+    def job(number: int) -> int:
+        if number in (0, 9):
+            both.wait()  # the maker alone would wait here for ever
+        order.append("a")
+        return number
+
+    def make(crew: Crew) -> list[int]:
+        begun.set()
+        return numbered(10, job)(crew)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(held.together, "a", make)
+        begun.wait(LONGEST_S)
+        second = pool.submit(held.together, "b", numbered(1, lambda _: order.append("b") or 7))  # type: ignore[func-returns-value]
+        assert first.result(LONGEST_S) == list(range(10))
+        assert second.result(LONGEST_S) == [7]
+    assert "b" not in order[:9]  # its own job comes when the helper finds none left
+
+
+def test_a_value_behind_one_that_fails_is_made_all_the_same() -> None:
+    held, begun, on = keep(), threading.Event(), threading.Event()
+
+    def make(crew: Crew) -> list[int]:
+        begun.set()
+        on.wait(LONGEST_S)
+        raise OSError("gone")
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(held.together, "a", make)
+        begun.wait(LONGEST_S)
+        second = pool.submit(held.together, "b", numbered(2, lambda number: number))
+        on.set()
+        with pytest.raises(OSError, match="gone"):
+            first.result(LONGEST_S)
+        assert second.result(LONGEST_S) == [0, 1]
+
+
 def test_a_job_that_fails_in_a_helper_fails_for_all_and_nothing_is_kept() -> None:
     held, both = keep(), threading.Barrier(2, timeout=LONGEST_S)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import oracles
@@ -23,6 +23,7 @@ class Case:
     lanes: int
     stripe: int
     bundle_rows: int
+    block_rows: int
     shuffle_units: bool
     shuffle_rows: bool
     reshuffle: bool
@@ -42,6 +43,7 @@ class Case:
             shuffle_rows=self.shuffle_rows,
             reshuffle=self.reshuffle,
             bundle_rows=self.bundle_rows,
+            block_rows=self.block_rows,
         )
 
 
@@ -56,6 +58,7 @@ cases = st.builds(
     lanes=st.integers(1, 9),
     stripe=st.integers(1, 12),
     bundle_rows=st.integers(1, 30),
+    block_rows=st.integers(1, 90),
     shuffle_units=st.booleans(),
     shuffle_rows=st.booleans(),
     reshuffle=st.booleans(),
@@ -99,6 +102,26 @@ def test_lanes_are_dealt_stripes_like_cards_and_permute_inside_them(case: Case, 
                 assert here == sorted(here)
 
 
+@given(case=cases, bundle_rows=st.integers(1, 30), block_rows=st.integers(1, 90), size=st.integers(1, 200))
+def test_how_much_is_read_and_planned_at_once_changes_no_order(
+    case: Case, bundle_rows: int, block_rows: int, size: int
+) -> None:
+    made, other = case.make(), replace(case, bundle_rows=bundle_rows, block_rows=block_rows).make()
+    for lane in range(case.lanes):
+        assert lane_flat(made, lane, np.arange(size)).tolist() == lane_flat(other, lane, np.arange(size)).tolist()
+
+
+@given(case=cases, bundles=st.lists(st.integers(0, 12), min_size=1, max_size=6), limit=st.none() | st.integers(0, 200))
+def test_a_bundles_rows_are_those_of_its_flat_line_up_to_the_limit(case: Case, bundles: list[int], limit: int | None) -> None:
+    made = case.make()
+    for lane in range(case.lanes):
+        for bundle in bundles:
+            flat = made.bundle_flat(lane, bundle)
+            wanted = made.resolve(flat if limit is None else flat[flat < limit])
+            found = made.bundle_rows(lane, bundle, limit)
+            assert [part.tolist() for part in found] == [part.tolist() for part in wanted]
+
+
 @given(case=cases, passes=st.integers(1, 4))
 def test_flat_rows_resolve_to_units_in_the_order_of_a_keyed_permutation(case: Case, passes: int) -> None:
     made = case.make()
@@ -126,7 +149,7 @@ def test_without_reshuffling_every_pass_has_the_order_of_the_first(case: Case) -
 
 
 def test_passes_seeds_and_data_sets_have_orders_of_their_own() -> None:
-    case = Case((50, 50, 50, 50), 1, 40, 40, True, True, True, 7)
+    case = Case((50, 50, 50, 50), 1, 40, 40, 40, True, True, True, 7)
     made = case.make()
     orders = {tuple((lane_flat(made, 0, np.arange(p * 200, p * 200 + 200)) % 200).tolist()) for p in range(5)}
     orders |= {tuple(lane_flat(Case(**{**vars(case), "seed": s}).make(), 0, np.arange(200)).tolist()) for s in (8, 9)}
@@ -161,9 +184,9 @@ def test_a_billion_rows_in_a_million_units_are_planned_in_bounded_memory() -> No
 
 
 def test_what_a_lane_has_behind_it_is_forgotten() -> None:
-    """One of 4,096 lanes, for a long time: the orders of two bundles are kept, not those of thousands."""
+    """One of 4,096 lanes, for a long time: the orders of two blocks are kept, not those of thousands."""
     rows = np.full(10**5, 1000, dtype=np.int64)
-    made = ComponentRows(unit_table([(rows, rows * 500)]), seed_key=3, lanes=4096, stripe=500, bundle_rows=500)
+    made = ComponentRows(unit_table([(rows, rows * 500)]), seed_key=3, lanes=4096, stripe=500, bundle_rows=500, block_rows=500)
     made.draw(7, np.arange(5000))
     tracemalloc.start()
     for start in range(5000, 500_000, 5000):

@@ -28,9 +28,9 @@ _ONE_PIECE = 256 << 20
 _MANY_RUNS = 64
 _LASTING_UNITS = 256
 """So many units of mapped files are held open. They take no memory, but each costs a third of a millisecond to open."""
-_AHEAD = 4
-"""Bundles of a lane whose shards are fetched into the cache on disk before they are read. One is not enough: reading a bundle takes
-less time than fetching a shard."""
+_AHEAD, _AHEAD_BYTES = 4, 32 << 20
+"""So many bundles of a lane, or bytes if that is more, whose shards are fetched into the cache on disk before they are read. One bundle
+is not enough: reading it takes less time than fetching a shard."""
 _JOBS = 16
 """Parts of a bundle that are read one by one; threads that wait for it read some of them."""
 
@@ -157,8 +157,11 @@ class Fetcher:
         """Raises `DataError` where a file whose rows the group has is not any more what it was when they were fetched."""
         if not self._mapped:
             return
-        pairs = set(zip(groups.ints(group, groups.COMPONENT).tolist(), groups.ints(group, groups.SHARD).tolist(), strict=True))
-        for component, shard in pairs:
+        shards = groups.ints(group, groups.SHARD).tolist()
+        if len(self.datasets) == 1:
+            self.datasets[0].check(set(shards))
+            return
+        for component, shard in set(zip(groups.ints(group, groups.COMPONENT).tolist(), shards, strict=True)):
             if component in self._mapped:
                 self.datasets[component].check((shard,))
 
@@ -203,9 +206,13 @@ class Fetcher:
             (component, lane, number), lambda crew: self._read_bundle(component, lane, number, crew.share)
         )
         # a lane never goes back; only the chunk before this one may still be at the bundle before, and it may come here later
-        newest = self._newest[component, lane] = max(number, self._newest.get((component, lane), 0))
-        for old in range(number - 2, min(number, newest - 2) + 1):
-            self.bundles.drop((component, lane, old))
+        newest = self._newest.get((component, lane), number)
+        if number >= newest:
+            self._newest[component, lane] = number
+            for old in range(newest - 1, number - 1):
+                self.bundles.drop((component, lane, old))
+        elif number < newest - 1:
+            self.bundles.drop((component, lane, number))
         return made
 
     def _prefetch(self, component: int, lane: int, number: int) -> None:
@@ -213,7 +220,9 @@ class Fetcher:
         dataset, rows = self.datasets[component], self.plan.rows[component]
         if not dataset.has_cache or rows is None:
             return
-        first, last = max(number, self._ahead.get((component, lane), -1)) + 1, number + _AHEAD
+        size = rows.bundle * dataset.units.total_bytes // rows.total_rows
+        first = max(number, self._ahead.get((component, lane), -1)) + 1
+        last = number + max(_AHEAD, _AHEAD_BYTES // max(size, 1))
         if first > last:
             return
         self._ahead[component, lane] = last
@@ -234,14 +243,11 @@ class Fetcher:
         rows = self.plan.rows[component]
         assert rows is not None
         limit = self.plan.last_flat_row(component)
-        flat = rows.bundle_flat(lane, number)
-        if limit is not None:
-            flat = flat[flat < limit]
-        pass_index, unit, row = rows.resolve(flat)
+        pass_index, unit, row = rows.bundle_rows(lane, number, limit)
         dataset = self.datasets[component]
         shard = dataset.units.shard[unit]
         shard_row = dataset.row_of(unit, row)
-        known: list[npt.NDArray[Any]] = [np.full(len(flat), component, np.int32), pass_index, shard.astype(np.int32), shard_row]
+        known: list[npt.NDArray[Any]] = [np.full(len(unit), component, np.int32), pass_index, shard.astype(np.int32), shard_row]
         excluded = self._excluded[component]
         out = None if excluded is None else _is_excluded(excluded, shard, shard_row)
         out = out if out is not None and out.any() else None
@@ -296,6 +302,7 @@ class Fetcher:
         border = np.flatnonzero((np.diff(unit) != 0) | (np.diff(row) != 1)) + 1
         starts = np.concatenate([[0], border]).astype(np.int64)
         if len(starts) > _MANY_RUNS and len(np.unique(unit)) < len(starts):
+            share(())
             group, bad = self._gather(component, unit, row)
             return [whole(group)], bad, False
         return self._slices(component, unit, row, starts, np.append(border, len(row)), share)
@@ -303,10 +310,13 @@ class Fetcher:
     def _slices(self, component: int, unit: I64, row: I64, starts: I64, stops: npt.NDArray[Any], share: Share) -> Read:
         """Runs of neighbouring rows, each a slice of its unit; which could not be read; and whether all of them last."""
         looked: set[int] = set()
+        runs = list(zip(starts.tolist(), stops.tolist(), strict=True))
+        if self._lasting.look((component, int(unit[0]))):
+            share(())
+            return self._runs(component, unit, row, runs, looked)  # there is hardly anything to read
         # neighbours of one unit in one job: else two threads wait for one reading
         firsts = np.append(np.flatnonzero(np.diff(unit[starts], prepend=-1)), len(starts))
         cuts = firsts[np.linspace(0, len(firsts) - 1, min(len(firsts) - 1, _JOBS) + 1).astype(int)]
-        runs = list(zip(starts.tolist(), stops.tolist(), strict=True))
         found = share([partial(self._runs, component, unit, row, runs[a:b], looked) for a, b in pairwise(cuts.tolist())])
         pieces = [piece for made, _, _ in found for piece in made]
         return pieces, {place: why for _, bad, _ in found for place, why in bad.items()}, all(lasts for _, _, lasts in found)
@@ -358,6 +368,15 @@ class Fetcher:
             looked: shards of the data set that are known to be as they were listed; this one's is added.
         """
         dataset = self.datasets[component]
+        shard = int(dataset.units.shard[number])
+        if (component, shard) in self._fleeting:
+            return None
+        kept = self._lasting.look((component, number))
+        if kept is not None:
+            if shard not in looked and not dataset.in_memory:
+                dataset.check((shard,))  # it may be kept from before the file was replaced
+                looked.add(shard)
+            return kept
         if not dataset.may_last(number):
             return None
 
@@ -368,11 +387,6 @@ class Fetcher:
             self._fleeting.add((component, shard))
             return None
 
-        shard = int(dataset.units.shard[number])
-        if (component, shard) in self._fleeting:
-            return None
-        if shard not in looked and not dataset.in_memory and self._lasting.has((component, number)):
-            dataset.check((shard,))  # it may be kept from before the file was replaced
         looked.add(shard)
         return self._lasting.get((component, number), read)
 

@@ -14,7 +14,7 @@ U = TypeVar("U")
 
 
 class Crew:
-    """The threads that want a value while it is made: those that would wait do some of the maker's jobs."""
+    """The threads that want a value while it is made, or one that was asked for later: those do some of the maker's jobs."""
 
     def __init__(self) -> None:
         self._jobs: Future[deque[tuple[Callable[[], Any], Future[Any]]]] = Future()
@@ -73,10 +73,15 @@ class Keep(Generic[T]):
 
     def get(self, name: Hashable, make: Callable[[], T]) -> T:
         """The value of that name, made now if it isn't there. What `make` raises reaches every waiter, and nothing is kept."""
-        return self.together(name, lambda _: make())
+        return self._get(name, lambda _: make(), helps=False)
 
     def together(self, name: Hashable, make: Callable[[Crew], T]) -> T:
-        """The same; threads that want the value meanwhile do their part of what `make` shares with its crew."""
+        """The same, where `make` shares its jobs with its crew before it does much else: threads that want the value meanwhile do their
+        part of them, and so do those that come to make another one, so that what was asked for first is there first."""
+        return self._get(name, make, helps=True)
+
+    def _get(self, name: Hashable, make: Callable[[Crew], T], *, helps: bool) -> T:
+        others: list[Crew] = []
         with self._guard:
             found = self._values.get(name)
             if found is not None:
@@ -85,12 +90,15 @@ class Keep(Generic[T]):
             else:
                 future: Future[T] = Future()
                 self._values[name] = future, 0
+                others += self._crews.values() if helps else ()
                 mine = self._crews[name] = Crew()
         if found is not None:
             if crew is not None:
                 crew.help()
             return found[0].result()
         try:
+            for other in others:  # each waits for older ones only
+                other.help()
             value = make(mine)
         except BaseException as error:
             with self._guard:
@@ -122,6 +130,15 @@ class Keep(Generic[T]):
         with self._guard:
             found = self._values.get(name)
             return found is not None and found[0].done()
+
+    def look(self, name: Hashable) -> T | None:
+        """The value, where it is there and made; else None."""
+        with self._guard:
+            found = self._values.get(name)
+            if found is None or not found[0].done():
+                return None
+            self._values.move_to_end(name)
+        return found[0].result()
 
     def drop(self, name: Hashable) -> None:
         """Forget one value, if it is there and made."""

@@ -33,7 +33,8 @@ class ComponentRows:
         shuffle_units: permute the units of each pass.
         shuffle_rows: permute the rows of each stripe.
         reshuffle: every pass has an order of its own; else all have the order of the first.
-        bundle_rows: stripes shorter than this are planned and read several at a time.
+        bundle_rows: stripes shorter than this are read several at a time, about so many rows.
+        block_rows: bundles smaller than this are planned several at a time. Neither changes an order.
     """
 
     def __init__(
@@ -47,18 +48,21 @@ class ComponentRows:
         shuffle_rows: bool = True,
         reshuffle: bool = True,
         bundle_rows: int = 1024,
+        block_rows: int = 4096,
     ) -> None:
         self.table = table
         self.lanes = lanes
         self.stripe = stripe
         self.total_rows = table.total_rows
-        # small stripes are handled many at a time, so that planning stays vectorised
-        self.bundle = max(1, bundle_rows // stripe) * stripe
+        self.bundle = max(1, round(bundle_rows / stripe)) * stripe
+        self.block = max(1, block_rows // self.bundle) * self.bundle
         self._units_key = key(seed_key, "units") if shuffle_units and len(table) > 1 else None
         self._rows_key = key(seed_key, "rows") if shuffle_rows else None
         self._reshuffle = reshuffle
-        self._first_bundle = self.flat(0, np.arange(self.bundle, dtype=np.int64))
+        self._first_block = self.flat(0, np.arange(self.block, dtype=np.int64))
         self._orders: OrderedDict[tuple[int, int], I64] = OrderedDict()
+        self._resolved: dict[int, tuple[int, I64, tuple[I64, I64, I64]]] = {}
+        """By lane, the block that a bundle was last asked of: its number, its flat rows, and where these are."""
         self._passes: OrderedDict[int, tuple[I64, I64]] = OrderedDict()
         self._several: OrderedDict[bytes, tuple[I64, I64]] = OrderedDict()
 
@@ -74,30 +78,53 @@ class ComponentRows:
         return rows
 
     def draw(self, lane: int, index: I64) -> tuple[I64, I64]:
-        """The lane's row numbers, ascending, permuted: `(bundle, offset in it)`, int64[n] each. `bundle_flat` says what a bundle holds.
+        """The lane's row numbers, ascending, permuted: `(bundle, offset in it)`, int64[n] each. `bundle_rows` says what a bundle holds.
 
         A lane that ends before a bundle does (finite run) still gets each of its rows once, since rows of later passes sort last.
         """
-        bundle, offset = np.divmod(index, self.bundle)
-        if self._rows_key is None or not len(bundle):
-            return bundle, offset
-        first, last = int(bundle[0]), int(bundle[-1])
+        if self._rows_key is None or not len(index):
+            return _divided(index, self.bundle)
+        block, offset = np.divmod(index, self.block)
+        first, last = int(block[0]), int(block[-1])
         if first == last:
-            return bundle, self._order(lane, first)[offset]
-        cuts = np.searchsorted(bundle, np.arange(first, last + 2)).tolist()
-        parts = [self._order(lane, first + i)[offset[low:high]] for i, (low, high) in enumerate(pairwise(cuts)) if low < high]
-        return bundle, np.concatenate(parts)
+            return _divided(self._order(lane, first)[offset] + first * self.block, self.bundle)
+        cuts = np.searchsorted(block, np.arange(first, last + 2)).tolist()
+        parts = [
+            self._order(lane, first + i)[offset[low:high]] + (first + i) * self.block
+            for i, (low, high) in enumerate(pairwise(cuts))
+            if low < high
+        ]
+        return _divided(np.concatenate(parts), self.bundle)
 
     def bundle_flat(self, lane: int, bundle: int) -> I64:
         """The flat rows of one bundle, ascending; int64[B]."""
         turns = bundle * (self.bundle // self.stripe)
-        return self._first_bundle + (turns * self.lanes + lane) * self.stripe
+        return self._first_block[: self.bundle] + (turns * self.lanes + lane) * self.stripe
 
-    def _order(self, lane: int, bundle: int) -> I64:
-        cached = self._orders.get((lane, bundle))
+    def bundle_rows(self, lane: int, bundle: int, limit: int | None = None) -> tuple[I64, I64, I64]:
+        """Where the rows of one bundle are, as `resolve` says it, those from flat row `limit` on left out."""
+        number, place = divmod(bundle, self.block // self.bundle)
+        kept = self._resolved.get(lane)
+        if kept is None or kept[0] != number:
+            flat = self._block_flat(lane, number)
+            kept = self._resolved[lane] = number, flat, self.resolve(flat)
+        _, flat, (pass_index, unit, row) = kept
+        start = place * self.bundle
+        stop = start + self.bundle
+        if limit is not None:
+            stop = min(stop, int(np.searchsorted(flat, limit)))
+        here = slice(start, max(start, stop))
+        return pass_index[here], unit[here], row[here]
+
+    def _block_flat(self, lane: int, block: int) -> I64:
+        turns = block * (self.block // self.stripe)
+        return self._first_block + (turns * self.lanes + lane) * self.stripe
+
+    def _order(self, lane: int, block: int) -> I64:
+        cached = self._orders.get((lane, block))
         if cached is not None:
             return cached
-        flat = self.bundle_flat(lane, bundle)
+        flat = self._block_flat(lane, block)
         assert self._rows_key is not None
         pass_index = flat // self.total_rows
         noise = hashes(self._rows_key, flat if self._reshuffle else flat % self.total_rows)
@@ -109,10 +136,9 @@ class ComponentRows:
             borders = np.diff(pass_index) > 0
             borders[self.stripe - 1 :: self.stripe] = True
             order = _sorted_in_parts(noise, borders)
-        self._orders[(lane, bundle)] = order
-        self._orders.pop(
-            (lane, bundle - 2), None
-        )  # a lane never goes back; only the chunk before this one may be at the bundle before
+        self._orders[(lane, block)] = order
+        # a lane never goes back; only the chunk before this one may be at the block before
+        self._orders.pop((lane, block - 2), None)
         if len(self._orders) > max(_KEPT, 2 * self.lanes):
             self._orders.popitem(last=False)
         return order
@@ -174,6 +200,11 @@ class ComponentRows:
         if len(self._passes) > 4:
             self._passes.popitem(last=False)
         return made
+
+
+def _divided(index: I64, size: int) -> tuple[I64, I64]:
+    number, offset = np.divmod(index, size)
+    return number, offset
 
 
 def _distinct(values: I64) -> I64:

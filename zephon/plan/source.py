@@ -25,10 +25,10 @@ CHUNK_BYTES = 5 << 19
 sequence at each flush stays below 0.03 % of the tokens."""
 STRIPE_BYTES = 128 << 20
 """What the open stripes of all lanes together weigh, where `shuffle_block_size` is not given."""
-BUNDLE_BYTES = 8 << 20
 _MAX_CHUNK = 1 << 15
-_FEW, _HEAVY_BYTES = 64, 8 << 20
-"""A chunk costs some milliseconds however few rows it has, so heavy records (photographs) come 64 at a time, as long as they stay
+_MAX_BUNDLE = 1 << 12
+_FEW, _HEAVY_BYTES = 128, 16 << 20
+"""A chunk costs about a millisecond however few rows it has, so heavy records (photographs) come 128 at a time, as long as they stay
 below so many bytes."""
 _MIN_CHUNK_BYTES = 64 << 10
 
@@ -122,7 +122,8 @@ class Plan:
             shuffle_units=source.shuffle_shards,
             shuffle_rows=source.shuffle_within_shard,
             reshuffle=source.reshuffle_on_repeat,
-            bundle_rows=min(max(BUNDLE_BYTES * dataset.units.total_rows // max(1, dataset.units.total_bytes), 1), 4096),
+            # what the first chunk draws from is all that a first batch and a restore have to read
+            bundle_rows=int(min(max(_at_once(dataset.units.total_bytes / dataset.units.total_rows), 1), _MAX_BUNDLE)),
         )
 
     def _chunk_size(self, shares: npt.NDArray[np.float64]) -> int:
@@ -134,9 +135,14 @@ class Plan:
         # of small data a chunk is at most what a lane has of it in one pass: else many lanes would each read all of it several
         # times before a first batch
         drawn = sum(rows.table.total_bytes for rows in self.rows if rows is not None)
-        share, mean = max(drawn / self.lanes, _MIN_CHUNK_BYTES), max(mean, 1.0)
-        rows = max(min(CHUNK_BYTES, share) / mean, min(_FEW, min(_HEAVY_BYTES, share) / mean))
-        return int(min(max(rows, 1), _MAX_CHUNK))
+        share = max(drawn / self.lanes, _MIN_CHUNK_BYTES)
+        wanted = min(max(_at_once(mean, share), 1), _MAX_CHUNK)
+        drawn_from = [rows for rows in self.rows if rows is not None]
+        if len(drawn_from) > 1:
+            return int(wanted)
+        # of one data set a chunk is a bundle, or an even part of one: what is read for it is what it takes
+        bundle = drawn_from[0].bundle
+        return bundle // max(1, round(bundle / wanted))
 
     def _lane(self, lane: int) -> tuple[list[Segment], int | None]:
         made = self._segments.get(lane)
@@ -365,6 +371,12 @@ class StaticMixtureWorkSource(WorkSource):
                 "given": estimation.given([d.name for d in self.datasets]),
             },
         }
+
+
+def _at_once(mean: float, share: float = float("inf")) -> float:
+    """Records of a chunk, of `mean` bytes each, where a lane has `share` bytes."""
+    mean = max(mean, 1.0)
+    return max(min(CHUNK_BYTES, share) / mean, min(_FEW, min(_HEAVY_BYTES, share) / mean))
 
 
 def _policies(given: Policy | Mapping[str, Policy | None] | None, names: Sequence[str]) -> dict[str, Policy | None]:

@@ -30,6 +30,8 @@ def fetch(given: Given) -> Loader:
         if not names:
             columns = list(batch.to_pydict())
             names.extend(next(n for n in wanted if n in columns) for wanted in (("image", "jpg"), ("text", "txt")))
+            if batch.column(names[0]).type.num_fields:  # WebDataset's images have a path beside their bytes
+                names[0] += ".bytes"
         assert len(batch.column(names[1]).to_pylist()) == len(batch)
         return float(tools.touch(batch.buffers(names[0])))
 
