@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from zephon.keys import I64
 
@@ -55,3 +57,11 @@ def _common_end(one: Sequence[str], other: Sequence[str]) -> int:
     while length < min(len(one), len(other)) and one[-1 - length] == other[-1 - length]:
         length += 1
     return length
+
+
+def is_excluded(excluded: Mapping[int, npt.NDArray[np.int64]], shard: npt.NDArray[Any], row: I64) -> npt.NDArray[np.bool_]:
+    """bool[N]: whether the rows, by shard and row in it, are among the excluded ones."""
+    out: npt.NDArray[np.bool_] = np.zeros(len(row), dtype=bool)
+    for number, rows in excluded.items():
+        out |= (shard == number) & np.isin(row, rows)
+    return out

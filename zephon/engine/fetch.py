@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -20,6 +20,7 @@ from zephon.engine.faults import Failure, Losses, Policy, Streak
 from zephon.engine.keep import Keep
 from zephon.engine.pieces import Block, Piece, at_most, cut, joined, whole
 from zephon.errors import DataError, RecipeError, ZephonError
+from zephon.exclusion import is_excluded
 from zephon.keys import I64, key
 from zephon.plan.source import Chunk, Plan
 from zephon.views import BYTES, LISTS, stands_for, take_from, viewable
@@ -249,7 +250,7 @@ class Fetcher:
         shard_row = dataset.row_of(unit, row)
         known: list[npt.NDArray[Any]] = [np.full(len(unit), component, np.int32), pass_index, shard.astype(np.int32), shard_row]
         excluded = self._excluded[component]
-        out = None if excluded is None else _is_excluded(excluded, shard, shard_row)
+        out = None if excluded is None else is_excluded(excluded, shard, shard_row)
         out = out if out is not None and out.any() else None
         pieces, bad, lasts = self._pieces(component, unit, row, share)
         shares = dataset.shares_files
@@ -480,13 +481,6 @@ def source_schema(datasets: Sequence[Dataset], columns: Sequence[str] | None, us
 
 def _alone(jobs: Sequence[Callable[[], Read]]) -> list[Read]:
     return [job() for job in jobs]
-
-
-def _is_excluded(excluded: Mapping[int, npt.NDArray[np.int64]], shard: npt.NDArray[Any], row: I64) -> npt.NDArray[np.bool_]:
-    out: npt.NDArray[np.bool_] = np.zeros(len(row), dtype=bool)
-    for number, rows in excluded.items():
-        out |= (shard == number) & np.isin(row, rows)
-    return out
 
 
 def _count_failures(failed: list[tuple[int, Failure]], picks: Sequence[Pick], losses: Losses) -> None:
