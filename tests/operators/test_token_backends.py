@@ -27,7 +27,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 from zephon.errors import PluginError, RecipeError
 from zephon.keys import I64
 from zephon.operators.text_encoder import TextEncoder
-from zephon.operators.token_backends import SWITCH, Backend, Ready, RefusedError, choose
+from zephon.operators.token_backends import SWITCH, Backend, Ready, RefusedError, checked, choose
 from zephon.operators.token_backends.base import I32
 from zephon.operators.token_backends.checked import Checked, drawn
 from zephon.operators.token_backends.fastokens import Fastokens
@@ -291,8 +291,9 @@ def test_the_first_library_that_is_proven_is_taken_and_proven_once(caplog: pytes
     assert len(reasons(caplog)) == 1
 
 
-def test_a_difference_in_the_run_is_an_error_that_names_both(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_difference_in_the_run_is_an_error_that_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sample doesn't hold this word; the check of some texts finds it."""
+    monkeypatch.setattr(checked, "UNCHECKED", 100_000)
     operator = with_backends(Other("careless", **forgets("zyxwv")))
     assert isinstance(operator, Checked)
     texts = [f"a zyxwv number {i}" for i in range(80_000)]
@@ -324,12 +325,13 @@ def test_repeated_texts_are_not_all_checked() -> None:
         assert len(drawn(*many, 4096)) <= 1 + 8 * 4000 // 4096
 
 
-def test_while_a_run_begins_nothing_is_checked() -> None:
+def test_while_a_run_begins_nothing_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """To make the reference takes longer than all else then."""
     own = HuggingFace(shaped("gpt-2"))
     made = Checked("own", own, reference=Never(), reference_name="never", unsure="", one_in=64)
     texts = [f"text number {i * i}" for i in range(2000)]
     (first, *_) = [text for text in texts if drawn(*own.encode([text]), 64)]
+    monkeypatch.setattr(checked, "UNCHECKED", 63 * len(own.encode([first])[0]))
     made.encode([first] * 63)
     with pytest.raises(AssertionError, match="asked"):
         made.encode([first])
