@@ -33,12 +33,19 @@ class Checked:
 
     Args:
         name: of the library, with its version.
-        unsure: characters whose texts the reference encodes.
+        unsure: texts with one of these strings are encoded by the reference.
         one_in: the reference checks one text of so many.
     """
 
     def __init__(
-        self, name: str, fast: FlatEncoder, *, reference: FlatEncoder, reference_name: str, unsure: str, one_in: int = ONE_IN
+        self,
+        name: str,
+        fast: FlatEncoder,
+        *,
+        reference: FlatEncoder,
+        reference_name: str,
+        unsure: Sequence[str],
+        one_in: int = ONE_IN,
     ) -> None:
         self._name = name
         self._fast = fast
