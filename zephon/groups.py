@@ -191,7 +191,7 @@ def view_values(array: ArrowArray) -> Iterator[memoryview]:
 
 
 def _without_nulls(array: ArrowArray) -> ArrowArray:
-    lengths = np.where(to_numpy(array.is_valid()), to_numpy(array.value_lengths().fill_null(0)), 0)
+    lengths = np.where(to_numpy(array.is_valid()), np.diff(to_numpy(array.offsets)), 0)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return pa.LargeListArray.from_arrays(_plain_array(offsets), array.flatten())
 
@@ -371,7 +371,7 @@ def _apart(error: Exception) -> DataError:
 
 def empty_group(schema: pa.Schema) -> pa.RecordBatch:
     """A group of this schema with no rows."""
-    return pa.RecordBatch.from_arrays([pa.array([], type=f.type) for f in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
 
 
 def iter_rows(group: pa.RecordBatch) -> Iterator[dict[str, Any]]:

@@ -265,6 +265,11 @@ def own_bytes(group: pa.RecordBatch) -> int:
     return sum(_own(column) for column in group.columns)
 
 
+def shown_bytes(group: pa.RecordBatch) -> int:
+    """Bytes that the group's views of text and bytes show."""
+    return sum(_weight(column) for column in group.columns if column.type.id in _VIEWS)
+
+
 def _own(array: ArrowArray) -> int:
     if array.type.id in _VIEWS:
         return len(array) * _ELEMENT.itemsize

@@ -167,6 +167,7 @@ B3 = Case(
     "tokens/s",
     (
         entry("ours", "fast", f"parquet; {_THREADS}, the back-end that it chooses (fastokens)"),
+        entry("ours", "fast arrow", f"mapped arrow; {_THREADS}, fastokens"),
         entry("ours", "tokenizers", f"parquet; {_THREADS}, back-end `tokenizers`", longer=4),
         entry("public", "threads", f"parquet; {_THREADS}, its `tokenize`"),
         entry("public", "processes", "parquet; processes, its `tokenize`"),

@@ -163,7 +163,7 @@ def test_runs_of_blocks_joined_as_views(given_parts: list[pa.RecordBatch], data:
     schema = given_parts[0].schema
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pieces, "_ROW", data.draw(st.sampled_from([0, 1 << 30])))
-        blocks = [pieces.Block(part, lasts=True) for part in given_parts]
+        blocks = [pieces.Block(part, keep=True) for part in given_parts]
     runs, slices = [], []
     for number, low in data.draw(
         st.lists(st.tuples(st.integers(0, len(blocks) - 1), st.integers(0, 4)), min_size=1, max_size=5)

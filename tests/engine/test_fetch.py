@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+from collections import deque
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import Recipe, recipes
 
+from zephon import Dataset, Pipeline, StaticMixtureWorkSource
+from zephon.engine import pieces
 from zephon.engine.fetch import Fetcher
 
 
@@ -60,11 +67,63 @@ def shards_of(recipe: Recipe, lengths: tuple[int, ...]) -> list[tuple[int, ...]]
 
 @pytest.mark.parametrize("excluded", [(), (0,), (3, 4, 7), tuple(range(10))])
 def test_excluded_rows_are_left_out_and_counted(excluded: tuple[int, ...]) -> None:
-    from zephon import Dataset, Pipeline, StaticMixtureWorkSource
-
     data = Dataset.from_dict("d", {"s": [{"id": i} for i in range(10)], "t": [{"id": 10 + i} for i in range(5)]})
     source = StaticMixtureWorkSource([data.excluding({"s": excluded})], stop_after_passes=2, chunk_size=4)
     pipeline = Pipeline(source).batch(1).options(runner="inline", lanes=2)
     ids = sorted(row["id"] for b in pipeline for row in b.group.to_pylist())
     assert ids == sorted([i for i in range(15) if i not in excluded] * 2)
     assert pipeline.accounting()["rows"]["dropped"] == ({"source: excluded": 2 * len(excluded)} if excluded else {})
+
+
+@settings(max_examples=15)
+@given(
+    group=st.integers(3, 40),
+    block=st.sampled_from([None, 7, 16, 50]),
+    nulls=st.booleans(),
+    operator=st.booleans(),
+    lanes=st.integers(1, 3),
+)
+def test_text_that_stays_where_it_was_read_is_the_same_text(
+    group: int, block: int | None, nulls: bool, operator: bool, lanes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Large rows of a row group are not joined with others before they are taken; batches and digests don't tell."""
+    random = np.random.default_rng(group)
+    texts = [None if nulls and i % 9 == 4 else chr(97 + i % 26) * int(random.integers(0, 60)) for i in range(90)]
+    place = tmp_path_factory.mktemp("large")
+    pq.write_table(pa.table({"text": pa.array(texts, pa.string()), "id": range(90)}), place / "a.parquet", row_group_size=group)
+
+    def run(row: int) -> tuple[list[Any], Any]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pieces, "_ROW", row)
+            source = StaticMixtureWorkSource(Dataset.from_path("a", place), seed=2, chunk_size=11, shuffle_block_size=block)
+            pipeline = Pipeline(source)
+            if operator:
+                pipeline = pipeline.map(lambda record: {"text": record["text"], "id": record["id"] + 1})
+            pipeline = pipeline.batch(5).options(lanes=lanes, runner="inline")
+            flow = iter(pipeline)
+            batches = [next(flow).group.to_pylist() for _ in range(40)]
+            return batches, pipeline.checkpoint()
+
+    assert run(0) == run(1 << 40)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("block", [3, 64, None])
+def test_large_rows_that_stay_where_they_were_read_keep_no_more_in_memory(block: int | None, tmp_path: Path) -> None:
+    size, rows = 100_000, 200
+    pq.write_table(pa.table({"text": ["x" * size] * rows}), tmp_path / "a.parquet", row_group_size=40, use_dictionary=False)
+
+    def most(row: int) -> int:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pieces, "_ROW", row)
+            source = StaticMixtureWorkSource(Dataset.from_path("a", tmp_path), seed=2, chunk_size=64, shuffle_block_size=block)
+            flow: Any = iter(Pipeline(source).batch(1).options(lanes=1, runner="inline", max_bytes=1 << 20))
+            gc.collect()
+            before, held, found = pa.total_allocated_bytes(), deque[Any](maxlen=30), 0
+            for _ in range(150):
+                held.append(next(flow))
+                found = max(found, pa.total_allocated_bytes() - before)
+            flow.close()
+            return found
+
+    assert most(0) <= most(1 << 40) + size

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from zephon.errors import ZephonError
 from zephon.keys import I64
-from zephon.views import own_bytes, plain_group, take_from, viewed_columns
+from zephon.views import own_bytes, plain_group, shown_bytes, take_from, viewed_columns
 
 _FEW_FILES = 4
 """So many are looked at without asking which of them are meant."""
@@ -36,6 +36,8 @@ class Bundle:
     """Of views of mapped files: raises `DataError` where the files of these shards are not any more what they were."""
     shard: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     """Of each row, where there is something to verify."""
+    owns: bool = False
+    """The text and bytes that its views show are in memory for its sake."""
 
     _showing: list[pa.RecordBatch] | None = None
 
@@ -53,7 +55,8 @@ class Bundle:
     @property
     def nbytes(self) -> int:
         """Bytes of memory of its own."""
-        return sum(own_bytes(p) for p in self.pieces)
+        shown = sum(shown_bytes(p) for p in self.pieces) if self.owns else 0
+        return shown + sum(own_bytes(p) for p in self.pieces)
 
     def places(self, offsets: I64) -> tuple[I64, I64]:
         """`(piece, row in it)` of these offsets."""

@@ -18,7 +18,7 @@ from zephon.dataset import Dataset
 from zephon.engine.bundles import Bundle, Pick, check_maps, collected, in_order
 from zephon.engine.faults import Failure, Losses, Policy, Streak
 from zephon.engine.keep import Keep
-from zephon.engine.pieces import Block, Piece, at_most, cut, joined, whole
+from zephon.engine.pieces import Block, Piece, apart, at_most, cut, joined, whole
 from zephon.errors import DataError, RecipeError, ZephonError
 from zephon.exclusion import is_excluded
 from zephon.keys import I64, key
@@ -180,6 +180,8 @@ class Fetcher:
         keep, shown = self._keep, self._shown
         if any(b.verify is not None for b in bundles):
             keep, shown = keep - LISTS, frozenset()
+        if all(b.owns for b in bundles):  # a few rows would keep all of it in memory
+            keep = keep - BYTES
         return collected(bundles, number, offset, self.made_schema, keep, shown), content
 
     def _kept(self, bundle: Bundle, offset: I64, component: int, losses: Losses) -> tuple[I64, I64] | None:
@@ -277,7 +279,7 @@ class Fetcher:
         if lasts and shares:
             self._mapped.add(component)
             return Bundle(made, starts, bad, out, content, dataset.check, shard.astype(np.int64))
-        return Bundle(made, starts, bad, out, content)
+        return Bundle(made, starts, bad, out, content, owns=not lasts)
 
     def _joined(
         self, pieces: Sequence[Piece], known: Sequence[npt.NDArray[Any]], lasts: bool, *, copied: bool
@@ -325,16 +327,21 @@ class Fetcher:
     def _runs(self, component: int, unit: I64, row: I64, runs: Sequence[tuple[int, int]], looked: set[int]) -> Read:
         pieces: list[Piece] = []
         bad: dict[int, ZephonError] = {}
-        lasts = True
+        lasts, shares = True, self.datasets[component].shares_files
         for start, stop in runs:
             number, first = int(unit[start]), int(row[start])
             last = first + stop - start
             try:
                 found = self._lasting_unit(component, number, looked)
                 lasts = lasts and found is not None
-                pieces += cut(
-                    [Block(g) for g in self._unit(component, number, last - first)] if found is None else found, first, last
-                )
+                if found is not None:
+                    pieces += cut(found, first, last)
+                    continue
+                # nobody else needs any of a whole unit, so it can stay where it is
+                alone = last - first == int(self.datasets[component].units.rows[number])
+                found = [Block(g, keep=alone and not shares) for g in self._unit(component, number, last - first)]
+                parts = cut(found, first, last)
+                pieces += parts if alone or shares else map(apart, parts)
             except DataError as error:
                 got, wrong = self._salvage(component, number, first, last, error)
                 pieces += map(whole, got)
@@ -384,7 +391,7 @@ class Fetcher:
         def read() -> list[Block] | None:
             made = self._read(component, number, 0, None, views=True)
             if dataset.lasts(number, made):
-                return [Block(group, lasts=True) for group in made]
+                return [Block(group, keep=True) for group in made]
             self._fleeting.add((component, shard))
             return None
 

@@ -61,12 +61,18 @@ class Places:
 class Block:
     """Rows of a unit that were read as one group."""
 
-    def __init__(self, group: pa.RecordBatch, *, lasts: bool = False) -> None:
+    def __init__(self, group: pa.RecordBatch, *, keep: bool = False) -> None:
+        """`keep`: its memory may be kept for as long as any of its rows is, so views of it may stand for them."""
         self.group = group
         self.nbytes = group.nbytes
         self.places: list[Places | None] = [None] * group.num_columns
-        if lasts and self.nbytes >= _ROW * len(group):
+        if keep and self.large:
             self.places = [Places.of(column) for column in group.columns]
+
+    @property
+    def large(self) -> bool:
+        """Whether its rows are, so that places are known where it may be kept."""
+        return self.nbytes >= _ROW * len(self)
 
     def __len__(self) -> int:
         return self.group.num_rows
@@ -99,9 +105,14 @@ def at_most(pieces: Sequence[Piece], limit: int) -> bool:
     return sum(p.block.nbytes for p in pieces) <= limit or sum(p.group.nbytes for p in pieces) <= limit
 
 
-def whole(group: pa.RecordBatch) -> Piece:
-    """All rows of a group."""
-    return Piece(Block(group), 0, len(group))
+def whole(group: pa.RecordBatch, *, keep: bool = False) -> Piece:
+    """All rows of a group; see `Block`."""
+    return Piece(Block(group, keep=keep), 0, len(group))
+
+
+def apart(piece: Piece) -> Piece:
+    """Large rows in memory of their own, which may be kept when the rest of the block goes."""
+    return whole(groups.take(piece.group, np.arange(len(piece))), keep=True) if piece.block.large else piece
 
 
 def cut(unit: Sequence[Block], start: int, stop: int) -> Iterator[Piece]:
@@ -117,7 +128,8 @@ def cut(unit: Sequence[Block], start: int, stop: int) -> Iterator[Piece]:
 def joined(
     pieces: Sequence[Piece], number: int, kind: Any, digest: Any, *, lasts: bool, copied: bool, lists: bool
 ) -> ArrowArray:
-    """One column of the pieces, and its hash fed to the digest (None: nobody asks for it).
+    """One column of the pieces, and its hash fed to the digest (None: nobody asks for it). Where the places of all values are known, views
+    of them; else:
 
     Args:
         kind: the column's ordinary type.
@@ -125,7 +137,7 @@ def joined(
         copied: in memory of its own, also where one piece is all.
         lists: lists as list views of that memory.
     """
-    if lasts and (runs := _runs(pieces, number)):
+    if runs := _runs(pieces, number):
         if digest is not None:
             _hash_runs(digest, runs, kind)
         return _view_of(runs, kind)

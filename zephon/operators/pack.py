@@ -139,12 +139,13 @@ class PackFlat(StatefulOperator):
         kinds = _packed_schema(schema or pa.schema([]), self.token_columns)
         arrays: list[Any] = []
         for item in kinds:
-            if item.name == groups.TOKENS:
-                arrays.append(pa.array([[self.pad_token_id or 0] * self.max_length], type=item.type))
-            elif item.name == groups.PADDING:
-                arrays.append(pa.array([self.max_length], type=item.type))
-            else:
-                arrays.append(pa.array([[0] * self.max_length if item.name in self.token_columns else []], type=item.type))
+            if item.name == groups.PADDING:
+                arrays.append(to_arrow(np.array([self.max_length], dtype=np.int32)))
+                continue
+            size = self.max_length if item.name == groups.TOKENS or item.name in self.token_columns else 0
+            fill = self.pad_token_id or 0 if item.name == groups.TOKENS else 0
+            values = to_arrow(np.full(size, fill, dtype=np.int32)).cast(item.type.value_type)
+            arrays.append(groups.make_list([0, size], values).cast(item.type))
         return pa.RecordBatch.from_arrays(arrays, schema=kinds)
 
     def class_of(self, components: npt.NDArray[Any]) -> I64:

@@ -136,7 +136,7 @@ class GatherSequences:
             kept = np.repeat(valid, self._length)
             offsets = np.concatenate([[0], np.cumsum(np.where(valid, self._length, 0))]).astype(np.int32)
             make: Any = pa.ListArray.from_arrays
-            return make(to_arrow(offsets), pa.array(values[kept]), mask=to_arrow(~valid))
+            return make(to_arrow(offsets), to_arrow(values[kept]), mask=to_arrow(~valid))
         if len(values) >= 2**31:
             raise DataError(
                 f"{rows} sequences of {self._length} tokens are too many for one group",

@@ -89,6 +89,10 @@ class Tokenize(Operator):
         """The text, where it may be missing."""
         return (self.field,) if self.missing_field == "empty" else ()
 
+    def viewed_inputs(self) -> tuple[str, ...]:
+        """The text, unless it goes on from here: a copy for each `str` is made anyway."""
+        return () if self.preserve_upstream_payload else (self.field,)
+
     def passes(self) -> bool:
         """Only with `preserve_upstream_payload`."""
         return self.preserve_upstream_payload
@@ -322,7 +326,7 @@ class _Dropped:
 def _parts(group: pa.RecordBatch, field: str) -> list[pa.RecordBatch]:
     """The group in slices of about `_BYTES_AT_ONCE` of text; one where that is all there is."""
     index = group.schema.get_field_index(field)
-    size = 0 if index < 0 else group.column(index).nbytes
+    size = 0 if index < 0 else groups.nbytes(groups.select(group, [field]))  # of views, what they show
     rows = max(1, group.num_rows * _BYTES_AT_ONCE // max(1, size))
     return [group.slice(at, rows) for at in range(0, group.num_rows, rows)] or [group]
 

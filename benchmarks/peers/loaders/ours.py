@@ -46,7 +46,8 @@ def text(given: Given) -> Loader:
         os.environ["ZEPHON_TOKENIZER_BACKEND"] = "tokenizers"
     # a slow tokenizer must not have seconds of work in the queue when the window begins
     ahead = {"prefetch_batches": 8} if "tokenizers" in given.variant else {}
-    source = _source("text", Path(given.data, "text", "parquet"), stop_after_passes=1)
+    form = "arrow" if "arrow" in given.variant else "parquet"
+    source = _source("text", Path(given.data, "text", form), stop_after_passes=1)
     end = tools.end_of_text(given.tokenizer)
     pipeline = (
         Pipeline(source)

@@ -52,9 +52,8 @@ class Backend(Protocol):
         """As in `ZEPHON_TOKENIZER_BACKEND`."""
         ...
 
-    @property
-    def unsure(self) -> str:
-        """Characters with which the library is known to give other ids in some places: texts with them go to `tokenizers`."""
+    def unsure(self, ready: Ready) -> Sequence[str]:
+        """Strings with which the library is known to give other ids in some places: texts with one of them go to `tokenizers`."""
         ...
 
     def version(self) -> str:

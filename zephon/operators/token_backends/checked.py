@@ -15,6 +15,10 @@ from zephon.operators.token_backends.base import I32, FlatEncoder, flat
 ONE_IN = 16_384
 """The reference encodes one text of so many: it is 40 to 150 times slower, so of every 4,096 it would take 4 % of the time."""
 
+UNCHECKED = 1 << 27
+"""So many ids come first. To make the reference takes 0.1 to 2 s with the interpreter lock held, so that all threads stand still: beside
+these it is some per cent, as the checks are later; in a run that is over in a second it would be a quarter."""
+
 _LOOKED_AT = 16
 """Ids of a text that say whether it is checked: to sum all of them would take 2 % of the time."""
 _FACTORS = keys.mix_array(np.arange(_LOOKED_AT, dtype=np.uint64)) | np.uint64(1)
@@ -29,12 +33,19 @@ class Checked:
 
     Args:
         name: of the library, with its version.
-        unsure: characters whose texts the reference encodes.
+        unsure: texts with one of these strings are encoded by the reference.
         one_in: the reference checks one text of so many.
     """
 
     def __init__(
-        self, name: str, fast: FlatEncoder, *, reference: FlatEncoder, reference_name: str, unsure: str, one_in: int = ONE_IN
+        self,
+        name: str,
+        fast: FlatEncoder,
+        *,
+        reference: FlatEncoder,
+        reference_name: str,
+        unsure: Sequence[str],
+        one_in: int = ONE_IN,
     ) -> None:
         self._name = name
         self._fast = fast
@@ -54,10 +65,8 @@ class Checked:
                 raise
             self._say(error)
             return self._reference.encode(texts)
-        # to make the reference takes 0.1 to 2 s with the interpreter lock held: not while a run waits for its first batches, just
-        # after the proof
-        self._seen += len(texts)
-        if self._seen >= self._one_in:
+        self._seen += len(ids)  # two threads may count at once and miss some: it is only about when checks begin
+        if self._seen > UNCHECKED:
             self._check(texts, ids, lengths)
         return ids, lengths
 

@@ -175,7 +175,7 @@ def _first_equal(
         try:
             name = f"{backend.name} {backend.version()}"
             loaded = backend.load(ready) if ahead is None else ahead.load(backend, ready)
-            made = Checked(name, loaded, reference=reference, reference_name=NAME, unsure=backend.unsure)
+            made = Checked(name, loaded, reference=reference, reference_name=NAME, unsure=backend.unsure(ready))
             if winner is None:
                 count = prove(made, reference, ready, noted)
                 _log.info("tokenising with %s: equal ids to %s on %d odd texts", name, NAME, count)

@@ -11,7 +11,7 @@ import numpy as np
 
 from zephon.keys import I64
 from zephon.operators.token_backends.base import I32, Ready, RefusedError
-from zephon.operators.token_backends.shapes import check
+from zephon.operators.token_backends.shapes import check, ignores_case
 
 _THREADS = "FASTOKENS_BPE_THREADS"
 
@@ -20,8 +20,6 @@ class Fastokens:
     """The back-end."""
 
     name = "fastokens"
-    unsure = "\u017f\u180e"
-    """`'ſ` is `'s` in patterns that ignore case, and U+180E was white space before Unicode 6.3."""
 
     def version(self) -> str:
         """Of the installed library. Raises `RefusedError` where it is missing."""
@@ -29,6 +27,10 @@ class Fastokens:
             return metadata.version("fastokens")
         except metadata.PackageNotFoundError as error:
             raise RefusedError("not installed (pip install 'zephon[fast-tokenize]')") from error
+
+    def unsure(self, ready: Ready) -> Sequence[str]:
+        """`'ſ` is `'s` in patterns that ignore case, and U+180E was white space before Unicode 6.3."""
+        return ("\u180e", "'\u017f") if ignores_case(ready) else ("\u180e",)
 
     def load(self, ready: Ready) -> _Encoder:
         """The tokenizer. Raises `RefusedError` for settings that were not compared."""

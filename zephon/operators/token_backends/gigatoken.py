@@ -22,7 +22,6 @@ class Gigatoken:
     """The back-end."""
 
     name = "gigatoken"
-    unsure = ""
 
     def version(self) -> str:
         """Of the installed library. Raises `RefusedError` where it is missing."""
@@ -30,6 +29,10 @@ class Gigatoken:
             return metadata.version("gigatoken")
         except metadata.PackageNotFoundError as error:
             raise RefusedError("not installed") from error
+
+    def unsure(self, ready: Ready) -> Sequence[str]:  # noqa: ARG002 - of no tokenizer
+        """None."""
+        return ()
 
     def load(self, ready: Ready) -> _Encoder:
         """The tokenizer. Raises `RefusedError` for settings that were not compared."""

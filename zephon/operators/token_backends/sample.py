@@ -77,6 +77,7 @@ _PLAIN = (
     "²", "٣",
 )  # fmt: skip
 _LEFT = (
+    "\u017fo da\u017fs Wa\u017f\u017fer \u017f \u017f's 1\u017f! ’\u017ft ' \u017f \u1e9b'",
     "x\u017f " + " ".join(f"x'\u017f{c}, '\u017f{c}" for c in "abcdefghijklmnopqrstuvwxyzA1é"),
     " ".join(f"{c}\u180e{d}" for c in "(!-1a" for d in "(!-1a"),
 )

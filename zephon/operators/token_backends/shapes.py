@@ -63,6 +63,12 @@ def check(ready: Ready) -> None:
         _check_borders(plain["added_tokens"])
 
 
+def ignores_case(ready: Ready) -> bool:
+    """Whether some pattern of the pre-tokenizer does."""
+    before = ready.plain.get("pre_tokenizer") or {}
+    return any("(?i" in str(step.get("pattern")) for step in before.get("pretokenizers", [before]))
+
+
 def _check_borders(added: Sequence[Mapping[str, Any]]) -> None:
     """A special token that is left as text still hides, in `tokenizers`, an ordinary added token that begins inside of it."""
     special = [token["content"] for token in added if token["special"]]
