@@ -68,7 +68,7 @@ class Pipeline:
                 f"operator {operator.name!r} comes after batch()",
                 hint="batch() is the last step; use map_batch for whole batches",
             )
-        self._steps.append((operator, on_error))
+        self._steps.append((operator.after([op for op, _ in self._steps]), on_error))
         self._settled = None
         return self
 

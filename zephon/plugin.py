@@ -285,6 +285,10 @@ class Operator(ABC):
         """
         return None
 
+    def after(self, before: Sequence[Operator]) -> Operator:
+        """This operator behind these ones, the nearest last, with what it takes from them filled in. Asked once, by `Pipeline.then`."""
+        return self
+
     def prepare(self) -> None:  # noqa: B027 - a default of an interface
         """A run begins that will bind this operator in this process: begin, in the background, to load what takes long.
 

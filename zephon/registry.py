@@ -15,7 +15,7 @@ from typing import Any, Literal
 from zephon.errors import PluginError, unknown
 from zephon.notes import Notes
 
-Group = Literal["zephon.formats", "zephon.operators"]
+Group = Literal["zephon.formats", "zephon.operators", "zephon.image_policies"]
 
 
 @dataclass(frozen=True)

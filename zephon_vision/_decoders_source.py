@@ -153,7 +153,7 @@ def local_path(path: str, media_root: str | None) -> str:
     if "\0" in path:
         raise DataError("unreadable: a path with a NUL")
     if media_root is None:
-        raise DataError(f"unreadable: {path!r} is a path", hint="say with media_root= where the images are")
+        raise DataError(f"unreadable: {path!r} is a path, and no media_root= says where the images are")
     root = os.path.abspath(media_root)
     whole = os.path.normpath(os.path.join(root, path))
     if os.path.commonpath([root, whole]) != root:

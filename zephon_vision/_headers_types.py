@@ -41,6 +41,11 @@ class Header(NamedTuple):
         """(height, width) as stored in the file, before the orientation."""
         return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
 
+    def as_stored(self) -> Header:
+        """The header of the same file without an orientation."""
+        height, width = self.stored
+        return self._replace(height=height, width=width, orientation=1)
+
     @property
     def pixels(self) -> int:
         """Height times width."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,11 @@ from zephon import groups
 from zephon.errors import DataError, InternalError, RecipeError
 from zephon.keys import I64
 from zephon_vision import columns
+from zephon_vision._decoders_source import mapped
+from zephon_vision._inherited import Exif, size_of
 from zephon_vision._taking import taken
 from zephon_vision._tokens_vocabulary import I32, U8
+from zephon_vision.headers import check_size, read_header
 from zephon_vision.policies.base import Plan, Policy, SpecialIds
 from zephon_vision.policies.none import NoImages
 
@@ -120,12 +122,21 @@ def _own_tokens(policy: Policy, ids: SpecialIds) -> I32:
 class GroupImages:
     """The images of a group: where each row's are, their sizes, and what is wrong with them."""
 
-    def __init__(self, group: pa.RecordBatch, *, min_side: int | None, max_aspect: float | None) -> None:
+    def __init__(
+        self,
+        group: pa.RecordBatch,
+        *,
+        min_side: int | None,
+        max_aspect: float | None,
+        media_root: str | None,
+        exif: Exif | None,
+    ) -> None:
         array = groups.column(group, columns.IMAGES)
         self.offsets, flat = list_values(array, columns.IMAGES)
         parts = struct_parts(flat)
         self.data, self.path = parts["bytes"], parts["path"]
         self._min_side, self._max_aspect = min_side, max_aspect
+        self._media_root, self._exif = media_root, exif
         self._info: dict[str, list[Any]] | None = None
         if group.schema.get_field_index(columns.IMAGE_INFO) >= 0:
             self._info_offsets, info = list_values(groups.column(group, columns.IMAGE_INFO), columns.IMAGE_INFO)
@@ -155,21 +166,14 @@ class GroupImages:
         return error if error is not None else (self._info["height"][at], self._info["width"][at])
 
     def _read(self, place: int) -> tuple[int, int] | str:
-        from zephon_vision.headers import read_header  # noqa: PLC0415 - not needed where probe_images ran
-
-        data, path = self.data[place].as_py(), self.path[place].as_py()
-        if data is None:
-            if path is None:
-                return "missing"
-            try:
-                data = Path(path).read_bytes()
-            except (OSError, ValueError) as error:
-                return f"unreadable: {type(error).__name__}"
+        data, path = self.data[place].as_buffer(), self.path[place].as_py()
         try:
-            header = read_header(data)
+            with mapped((None if data is None else memoryview(data), path), self._media_root) as file:
+                header = read_header(file)
+            check_size(header)
         except DataError as error:
             return error.message
-        return header.height, header.width
+        return size_of(header, self._exif)
 
     def _checked(self, size: tuple[int, int] | str) -> tuple[int, int] | str:
         if isinstance(size, str):

@@ -21,6 +21,7 @@ from zephon_vision._bad_documents import without_loss
 from zephon_vision._bad_images import BadImages, check_ratio
 from zephon_vision._decoders_scaled import NotWholeError, ScaledResize, scale_for
 from zephon_vision._decoders_source import Images, Reference, check_image_type, load_bytes
+from zephon_vision._inherited import Exif, check_exif, exif_parts, inherited, size_of
 from zephon_vision._pixel_blocks import POOL, Blocks, lists
 from zephon_vision.collate import PIXEL_DTYPES, CollatesVision
 from zephon_vision.decoders import Decoder, check_decoder, decode, refuses_damaged_jpeg
@@ -74,7 +75,9 @@ class DecodeImages(CollatesVision, Operator):
     """More bad images than this share of those that a worker has seen (at least 1,000) are an error, whatever `on_error` is. None: any
     number is fine. It is no part of the recipe: a run that it stopped may go on with a higher one."""
     media_root: str | None = field(default=None, metadata={"recipe": False})
-    """The local folder that paths are relative to. Files outside of it, and URLs, are bad images."""
+    """The local folder that paths are relative to. Files outside of it, and URLs, are bad images. None: as the operators before it."""
+    exif: Exif | None = field(default=None, metadata={"recipe": False})
+    """`apply` the EXIF orientation, or `ignore` it: pixels are then as they are stored. None: as the operators before it, else `apply`."""
     dtype: Literal["float32", "float16", "bfloat16"] | None = field(default=None, metadata={"recipe": False})
     """What `to_training` gives if it isn't told otherwise (`pixel_dtype=`): normalised pixels of this type, as the model's processor makes
     them. None: the bytes. What travels in batches is bytes in any case, a quarter of float32."""
@@ -92,8 +95,13 @@ class DecodeImages(CollatesVision, Operator):
             if value not in known:
                 raise RecipeError(f"decode_images: {unknown(what, str(value), known)}")
         check_ratio(self.max_bad_ratio, self.name)
+        check_exif(self.exif, self.name)
         if self.on_bad_image == "drop_sample" and self.policy is None:
             raise RecipeError("decode_images can't drop rows after packing", hint="use on_bad_image='blank' or 'error'")
+
+    def after(self, before: Sequence[Operator]) -> Operator:
+        """With the folder and the way with EXIF that operators before it were told."""
+        return inherited(self, before, "media_root", "exif")
 
     @property
     def max_rows(self) -> int | None:  # type: ignore[override]
@@ -149,11 +157,12 @@ class DecodeImages(CollatesVision, Operator):
         return pa.schema(list(fields.values()))
 
     def fingerprint_parts(self) -> dict[str, Any]:
-        """What resizes, in which version, and whether damaged JPEGs are seen."""
+        """What resizes, in which version, whether damaged JPEGs are seen, and the way with EXIF."""
         policy = {} if self.policy is None else {"policy": _load(self.policy).spec()}
         return {
             **policy,
             **resize_parts(self.backend),
+            **exif_parts(self.exif),
             "refuses_damaged_jpeg": refuses_damaged_jpeg(self.decoder) and not self.salvage,
         }
 
@@ -220,7 +229,7 @@ class BoundDecodeImages:
                 # a file is read twice, here and for decoding: the blocks' sizes must be known before the first is rendered
                 head = read_header(load_bytes(images[len(plans)], root))
                 check_size(head, max_pixels=limit)
-                plan = policy.plan(head.height, head.width, images=count)
+                plan = policy.plan(*size_of(head, self._settings.exif), images=count)
                 heads.append(head)
             except DataError as error:
                 heads.append(error)
@@ -253,8 +262,9 @@ class BoundDecodeImages:
         settings = self._settings
         data = load_bytes(reference, settings.media_root)
         head = head or read_header(data)
-        if (head.height, head.width) != (plan.height, plan.width):
-            raise DataError(f"planned: as {plan.width} × {plan.height} pixels, and has {head.width} × {head.height}")
+        height, width = size_of(head, settings.exif)
+        if (height, width) != (plan.height, plan.width):
+            raise DataError(f"planned: as {plan.width} × {plan.height} pixels, and has {width} × {height}")
         place = work.place(index)
         tools.arena.reset(place)
         blocks = None
@@ -280,6 +290,7 @@ class BoundDecodeImages:
             salvage=settings.salvage,
             decoder=settings.decoder,
             scale=scale,
+            upright=settings.exif != "ignore",
             arena=tools.arena,
             words=policy.planar and tools.takes_words,
         )

@@ -82,6 +82,7 @@ def decode(
     salvage: bool = False,
     decoder: Decoder = "auto",
     scale: int = 1,
+    upright: bool = True,
     arena: Arena | None = None,
     words: bool = False,
 ) -> Pixels:
@@ -95,11 +96,12 @@ def decode(
         decoder: which library decodes JPEG.
         scale: 1, 2, 4 or 8: decode a JPEG to that part of its size, each side rounded up (libjpeg's scaled decoding, much less work).
             Others are decoded whole.
+        upright: turn the picture as its EXIF orientation says; else it comes as it is stored.
         arena: where the pixels go, if the decoder can be told; they hold until it is reset.
         words: with four bytes a pixel in memory, if the decoder can; see `policies.blocks`.
 
     Returns:
-        uint8[height, width, 3], upright; without `arena` in memory of its own.
+        uint8[height, width, 3]; without `arena` in memory of its own.
 
     Raises:
         DataError: not an image, too large, damaged or of a kind that can't be shown in 8 bits; the message is short.
@@ -108,6 +110,12 @@ def decode(
         data = data.cast("B")
     head = read_header(data) if header is None else header
     check_size(head, max_pixels=max_pixels)
+    back = 1
+    if not upright and head.orientation != 1:
+        if head.format == "TIFF":  # Pillow turns it by itself
+            back = {6: 8, 8: 6}.get(head.orientation, head.orientation)
+        else:
+            head = head.as_stored()
     if scale > 1 and head.format != "JPEG":
         scale = 1
     height, width = (head.height, head.width) if scale == 1 else (-(-head.height // scale), -(-head.width // scale))
@@ -132,7 +140,7 @@ def decode(
         raise DataError(
             f"undecodable: the header says {width} × {height} pixels, and there are {rgb.shape[1]} × {rgb.shape[0]}"
         )
-    return rgb
+    return turn(rgb, back)
 
 
 def _short(error: Exception) -> str:

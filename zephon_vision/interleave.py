@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, get_args
@@ -41,8 +41,9 @@ class Interleave(Operator):
     """Where the images are; None: `images`, `image`, `jpg`, `png`, .., or whatever has the image type."""
     text_column: str | None = None
     """Where the text (the chat, the caption) is; None: by the layout's own names."""
-    media_root: str | None = None
-    """The folder that relative paths are under. No path may lead out of it."""
+    media_root: str | None = field(default=None, metadata={"recipe": False})
+    """The folder that paths are under; none may lead out of it. They become relative to it, and the operators that read files take the
+    folder from here."""
     train: Train = "assistant"
     """Which text is marked for training: what the assistant says, and all text of documents without roles; or all text."""
     placeholder: str | None = "<image>"

@@ -18,6 +18,7 @@ from zephon.plugin import Apply, Drops, Operator, Outcome
 from zephon_vision import columns
 from zephon_vision._bad_images import BadImages, check_ratio
 from zephon_vision._decoders_source import Images, Reference, check_image_type, mapped
+from zephon_vision._inherited import Exif, check_exif, exif_parts, inherited, size_of
 from zephon_vision.headers import MAX_PIXELS, Header, check_size, read_header
 
 OnBadImage = Literal["keep", "drop_sample", "drop_image", "error"]
@@ -44,7 +45,9 @@ class ProbeImages(Operator):
     max_aspect: float | None = None
     """Images whose longer side is more than so many times the shorter one are bad."""
     media_root: str | None = field(default=None, metadata={"recipe": False})
-    """The local folder that paths are relative to. Files outside of it, and URLs, are bad images."""
+    """The local folder that paths are relative to. Files outside of it, and URLs, are bad images. None: as the operators before it."""
+    exif: Exif | None = field(default=None, metadata={"recipe": False})
+    """`apply` the EXIF orientation, or `ignore` it: sizes are then of the stored image. None: as the operators before it, else `apply`."""
     on_bad_image: OnBadImage = "keep"
     """`keep`: `image_info` says what is wrong, and a later operator decides; `drop_sample`: the row is dropped and counted, by reason;
     `drop_image`: the row stays without the image and without the segments that show it; `error`."""
@@ -55,10 +58,19 @@ class ProbeImages(Operator):
         if self.on_bad_image not in get_args(OnBadImage):
             raise RecipeError(f"probe_images: {unknown('on_bad_image', str(self.on_bad_image), get_args(OnBadImage))}")
         check_ratio(self.max_bad_ratio, self.name)
+        check_exif(self.exif, self.name)
         for name in ("max_pixels", "min_side", "max_aspect"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise RecipeError(f"{name} of probe_images is {value}; it must be above 0, or None for no limit")
+
+    def after(self, before: Sequence[Operator]) -> Operator:
+        """With the folder and the way with EXIF that operators before it were told."""
+        return inherited(self, before, "media_root", "exif")
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """The way with EXIF."""
+        return exif_parts(self.exif)
 
     @property
     def keeps_rows(self) -> bool:  # type: ignore[override]
@@ -111,7 +123,7 @@ class ProbeImages(Operator):
             _count(seen, group, images, errors)
         if bad.any() and self.on_bad_image != "keep":
             return self._without(group, images, found, errors, bad)
-        return Outcome(groups.set_column(group, columns.IMAGE_INFO, _info(images.offsets, found, errors)))
+        return Outcome(groups.set_column(group, columns.IMAGE_INFO, self._info(images.offsets, found, errors)))
 
     def _look(self, reference: Reference) -> tuple[Header | None, str | None]:
         try:
@@ -145,7 +157,7 @@ class ProbeImages(Operator):
                 if error is not None and not any(row in rows[-1:] for rows in reasons.values()):
                     reasons[reason(error)].append(row)
             kept = np.setdiff1d(np.arange(group.num_rows), row_of[bad])
-            info = _info(images.offsets, found, errors)
+            info = self._info(images.offsets, found, errors)
             made = groups.set_column(group, columns.IMAGE_INFO, info)
             return Outcome(groups.take(made, kept), Drops(rows={k: np.array(v, dtype=np.int64) for k, v in reasons.items()}))
         keep = np.flatnonzero(~bad)
@@ -156,8 +168,17 @@ class ProbeImages(Operator):
             made = groups.set_column(
                 made, columns.SEGMENTS, _drop_segments(groups.column(group, columns.SEGMENTS), images.offsets, bad)
             )
-        info = _info(offsets, [found[i] for i in keep.tolist()], [None] * len(keep))
+        info = self._info(offsets, [found[i] for i in keep.tolist()], [None] * len(keep))
         return Outcome(groups.set_column(made, columns.IMAGE_INFO, info))
+
+    def _info(self, offsets: Ints, found: Sequence[Header | None], errors: Sequence[str | None]) -> ArrowArray:
+        sizes = [size_of(h, self.exif) if h else (0, 0) for h in found]
+        columnar: list[list[Any]] = [[size[i] for size in sizes] for i in (0, 1)]
+        columnar += [[h[i] if h else None for h in found] for i in (2, 3)]
+        columnar += [[h.orientation if h else 1 for h in found], [h.frames if h else 0 for h in found], list(errors)]
+        arrays: list[ArrowArray] = [pa.array(v, type=f.type) for v, f in zip(columnar, columns.INFO, strict=True)]
+        make: Any = pa.StructArray.from_arrays
+        return groups.make_list(offsets, make(arrays, fields=list(columns.INFO)))
 
 
 def _count(seen: BadImages, group: pa.RecordBatch, images: Images, errors: Sequence[str | None]) -> None:
@@ -181,15 +202,6 @@ def place_of(group: pa.RecordBatch, row: int) -> Where:
     there = {part: name for part, name in known.items() if group.schema.get_field_index(name) >= 0}
     place: dict[str, Any] = {part: int(groups.ints(group, name)[row]) for part, name in there.items()}
     return Where(**place)
-
-
-def _info(offsets: Ints, found: Sequence[Header | None], errors: Sequence[str | None]) -> ArrowArray:
-    columnar: list[list[Any]] = [[h[i] if h else 0 for h in found] for i in (0, 1)]
-    columnar += [[h[i] if h else None for h in found] for i in (2, 3)]
-    columnar += [[h.orientation if h else 1 for h in found], [h.frames if h else 0 for h in found], list(errors)]
-    arrays: list[ArrowArray] = [pa.array(v, type=f.type) for v, f in zip(columnar, columns.INFO, strict=True)]
-    make: Any = pa.StructArray.from_arrays
-    return groups.make_list(offsets, make(arrays, fields=list(columns.INFO)))
 
 
 def _like(kind: Any, offsets: Ints, values: ArrowArray) -> ArrowArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
@@ -19,6 +19,7 @@ from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load
 from zephon.plugin import Drops, Operator, Outcome
 from zephon_vision import columns
 from zephon_vision._bad_images import BadImages, check_ratio
+from zephon_vision._inherited import Exif, check_exif, exif_parts, inherited
 from zephon_vision._tokens_assemble import SCHEMA, Output, Pieces, build, make_pieces, replan
 from zephon_vision._tokens_images import GroupImages, Planner
 from zephon_vision._tokens_rows import OnBadImage, RowRules, Sample, Segments, TrainOn, read_row
@@ -90,6 +91,11 @@ class TokenizeInterleaved(CollatesVision, Operator):
     """Images longer than this times their width, or wider, are bad ones."""
     min_image_tokens: int | None = None
     """Images that stand for fewer tokens are bad ones."""
+    media_root: str | None = _outside()
+    """Without `probe_images`: the local folder that paths are relative to. None: as the operators before it."""
+    exif: Exif | None = field(default=None, metadata={"recipe": False})
+    """Without `probe_images`: whether EXIF orientations are taken into account (`apply`), or sizes as they are stored (`ignore`). None: as
+    the operators before it; else `apply`."""
     bos: bool | None = None
     """Whether documents begin with BOS. None: as the tokenizer and the template do it. Never twice."""
     eos: bool | None = None
@@ -124,8 +130,13 @@ class TokenizeInterleaved(CollatesVision, Operator):
             if value is not None and (isinstance(value, bool) or value < least):
                 raise RecipeError(f"{name} of tokenize_interleaved is {value!r}; it must be ≥ {least}")
         check_ratio(self.max_bad_ratio, self.name)
+        check_exif(self.exif, self.name)
         if self.over_long != "error" and self.max_length is None:
             raise RecipeError(f"over_long={self.over_long!r} of tokenize_interleaved needs max_length=")
+
+    def after(self, before: Sequence[Operator]) -> Operator:
+        """With the folder and the way with EXIF that operators before it were told."""
+        return inherited(self, before, "media_root", "exif")
 
     def inputs(self) -> tuple[str, ...]:
         """What `interleave` makes."""
@@ -186,6 +197,7 @@ class TokenizeInterleaved(CollatesVision, Operator):
             "chat_template": None if source is None else hashlib.blake2b(source.encode(), digest_size=8).hexdigest(),
             "frame": [list(part) for part in self.frame],
             "named": sorted(named_strings(self.loaded).items()),
+            **exif_parts(self.exif),
         }
 
     @cached_property
@@ -295,7 +307,13 @@ class BoundTokenizeInterleaved:
     def __call__(self, group: pa.RecordBatch) -> Outcome:
         """Tokenise a group."""
         settings = self._settings
-        images = GroupImages(group, min_side=settings.min_side, max_aspect=settings.max_aspect)
+        images = GroupImages(
+            group,
+            min_side=settings.min_side,
+            max_aspect=settings.max_aspect,
+            media_root=settings.media_root,
+            exif=settings.exif,
+        )
         segments = Segments(group)
         dropped = _Dropped(group)
         samples: list[Sample] = []

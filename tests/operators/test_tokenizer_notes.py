@@ -153,6 +153,19 @@ def test_a_file_that_goes_while_it_loads_ahead_is_told(tmp_path: Path) -> None:
         operator.bind()
 
 
+def test_a_program_may_end_while_a_vocabulary_loads(tmp_path: Path) -> None:
+    """It ended with a signal: a daemon thread can't be ended inside of Rust."""
+    program = (
+        "import sys; from zephon.operators.tokenize import Tokenize; made = Tokenize(tokenizer_id=sys.argv[1]); made.prepare()"
+    )
+    loading = "; vars(made)['_ahead']._ready.result()"
+    for more in ("", loading):
+        ended = subprocess.run(
+            [sys.executable, "-c", program + more, str(written("gpt2", tmp_path))], capture_output=True, text=True
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("allow_special", [False, True])
 def test_one_tokenizer_of_a_file_serves_readers_of_special_strings_and_others(allow_special: bool, tmp_path: Path) -> None:
     loaded = load_tokenizer(str(written("gpt2", tmp_path)))

@@ -1,13 +1,18 @@
-"""`zephon plugins`: every installed format and operator, and whose it is."""
+"""`zephon plugins`: every installed format, operator and image policy, and whose it is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from zephon.errors import PluginError
 from zephon.registry import Group, available, load
 
-_GROUPS: tuple[tuple[str, Group], ...] = (("formats", "zephon.formats"), ("operators", "zephon.operators"))
+_GROUPS: tuple[tuple[str, Group], ...] = (
+    ("formats", "zephon.formats"),
+    ("operators", "zephon.operators"),
+    ("image policies", "zephon.image_policies"),
+)
 
 
 def show_plugins() -> int:
@@ -27,10 +32,18 @@ def _rows(group: Group, name: str) -> list[tuple[str, ...]]:
     """One line per package that claims the name."""
     try:
         target = load(group, name)
-        what = ", ".join(target.suffixes) or "-" if group == "zephon.formats" else _state(target)
+        what = {"zephon.formats": _suffixes, "zephon.operators": _state}.get(group, _nothing)(target)
     except PluginError as error:
         what = "BROKEN: " + str(error).replace("\n  →", " →")
     return [(name, f"{c.distribution} {c.version}", c.target, what) for c in available(group)[name]]
+
+
+def _suffixes(reader: Any) -> str:
+    return ", ".join(reader.suffixes) or "-"
+
+
+def _nothing(kind: type) -> str:  # noqa: ARG001 - the name says it all
+    return ""
 
 
 def _state(operator: type) -> str:

@@ -90,11 +90,13 @@ class _Selection:
         self._alive: npt.NDArray[np.bool_] = np.zeros(0, dtype=bool)
         self._sources: dict[int, pa.RecordBatch] = {}
         self._source_bytes: dict[int, int] = {}
+        self._uses: I64 = np.zeros(0, dtype=np.int64)
+        """By source, how often the rows that wait refer to it: files of images go with the last row that shows them."""
         self._seen = 0
 
     @property
     def nbytes(self) -> int:
-        return sum(self._source_bytes[n] for n in self._sources)
+        return sum(self._source_bytes.values())
 
     def add(self, decision: Decision) -> list[Decision]:
         rows = decision.rows
@@ -108,6 +110,9 @@ class _Selection:
             if number not in self._sources:
                 held = groups.copied([source]) if self._copies else source
                 self._sources[number], self._source_bytes[number] = held, groups.nbytes(held)
+        uses = np.bincount(groups.source_numbers(rows), minlength=len(self._uses))
+        uses[: len(self._uses)] += self._uses
+        self._uses = uses
         with at(operator=self.name):
             return self._emit(np.asarray(self._selector.add(rows), dtype=np.int64))
 
@@ -130,12 +135,16 @@ class _Selection:
         if not known or np.count_nonzero(self._alive) != left:
             raise InternalError(f"operator {self.name!r} chose a row twice, or one that it was never given")
         rows = groups.take(self._rows, place)
-        sources = {n: self._sources[n] for n in used_sources(rows)}
+        used = np.bincount(groups.source_numbers(rows))
+        sources = {n: self._sources[n] for n in np.flatnonzero(used).tolist()}
+        self._uses[: len(used)] -= used
+        for number in sources:
+            if not self._uses[number]:
+                del self._sources[number], self._source_bytes[number]
         if 2 * left < len(self._alive):
             kept = np.flatnonzero(self._alive)
             self._rows = groups.take(self._rows, kept)
             self._waiting, self._alive = self._waiting[kept], np.ones(left, dtype=bool)
-            self._sources = {n: self._sources[n] for n in used_sources(self._rows)}
         return [Decision(rows, sources)]
 
 

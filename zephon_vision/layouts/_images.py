@@ -229,11 +229,14 @@ def _url(text: str, scheme: str, rules: ImageRules) -> str:
 def _under(path: str, root: str | None) -> str:
     if root is None:
         return path
-    base = os.path.normpath(root)
+    base = os.path.abspath(root)
     full = os.path.normpath(os.path.join(base, path))
-    if full != base and not full.startswith(base.rstrip(os.sep) + os.sep):
+    if full == base:
+        return os.curdir
+    start = base if base.endswith(os.sep) else base + os.sep
+    if not full.startswith(start):
         raise DataError(f"the image path {path!r} leads out of media_root")
-    return full
+    return full[len(start) :]
 
 
 def _has_json_lists(array: Any) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from zephon.errors import DataError, RecipeError, unknown
+from zephon.errors import DataError, PluginError, RecipeError, unknown
 
 GROUP = "zephon.image_policies"
 """The entry-point group; the entry point's name is the class's `name`."""
@@ -211,12 +211,33 @@ class Resize:
         return np.empty(shape, dtype=np.uint8)
 
 
+def _kind(name: str) -> type[Policy]:
+    """The class of an entry point."""
+    points = {(p.name, p.value): p for p in entry_points(group=GROUP)}  # an editable install may be listed twice
+    named = [point for (known, _), point in points.items() if known == name]
+    if not named:
+        known = sorted({known for known, _ in points})
+        raise RecipeError(unknown("image policy", name, known), hint="or give from:PATH of a model's preprocessor_config.json")
+    if len(named) > 1:
+        raise PluginError(f"image policy {name!r} is claimed by {' and '.join(sorted(p.value for p in named))}")
+    try:
+        kind = named[0].load()
+    except Exception as error:
+        raise PluginError(
+            f"image policy {name!r} ({named[0].value}) fails on import: {type(error).__name__}: {error}"
+        ) from error
+    if not (isinstance(kind, type) and issubclass(kind, Policy)):
+        raise PluginError(f"image policy {name!r} ({named[0].value}) is no subclass of Policy")
+    return kind
+
+
 @lru_cache(maxsize=64)
 def load(spec: str) -> Policy:
     """The policy for a spec: `name`, `name{"setting": value}`, `none`, or `from:PATH` (a folder or file with `preprocessor_config.json`).
 
     Raises:
         RecipeError: an unknown policy or setting.
+        PluginError: two packages claim the name, or the one that has it doesn't import.
     """
     if spec.startswith("from:"):
         from zephon_vision.policies.configs import from_config  # noqa: PLC0415 - reads files; it knows all policies
@@ -227,10 +248,7 @@ def load(spec: str) -> Policy:
 
         return NoImages()
     name, brace, rest = spec.partition("{")
-    found = {point.name: point for point in entry_points(group=GROUP)}
-    if name not in found:
-        raise RecipeError(unknown("image policy", name, found), hint="or give from:PATH of a model's preprocessor_config.json")
-    kind = found[name].load()
+    kind = _kind(name)
     try:
         settings: dict[str, Any] = json.loads(brace + rest) if brace else {}
     except ValueError as error:
@@ -239,7 +257,7 @@ def load(spec: str) -> Policy:
     for setting in settings:
         if setting not in known:
             raise RecipeError(unknown(f"setting of image policy {name!r}", setting, known))
-    return kind(**{setting: _frozen(value) for setting, value in settings.items()})  # type: ignore[no-any-return]
+    return kind(**{setting: _frozen(value) for setting, value in settings.items()})
 
 
 def _frozen(value: Any) -> Any:

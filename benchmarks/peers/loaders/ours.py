@@ -85,18 +85,23 @@ def vision(given: Given) -> Loader:
     """The standard recipe: headers first, pixels last."""
     from zephon import Pipeline
 
+    shuffle = given.more.get("shuffle")
+    # windows of 4,096 images either way; where memory counts, in chunks of the usual size (64 of these)
+    chunk, window = ({}, {"flush_every_chunks": 64}) if shuffle else ({"chunk_size": 512}, {})
     pipeline = (
-        Pipeline(_source("photographs", Path(given.data, "images", "parquet"), chunk_size=512))
+        Pipeline(_source("photographs", Path(given.data, "images", "parquet"), **chunk))
         .interleave()
         .probe_images()
         .tokenize_interleaved(tokenizer=given.tokenizer, images=f'siglip{{"size": {tools.SIDE}}}', max_length=tools.LENGTH)
         .pack_multimodal(max_length=tools.LENGTH)
     )
-    if given.more.get("shuffle"):
-        pipeline = pipeline.shuffle(buffer_size=given.more["shuffle"])
-    lanes = 1 if given.more.get("shuffle") else 2  # each lane has a buffer, and the peers have one
+    if shuffle:
+        pipeline = pipeline.shuffle(buffer_size=shuffle)
+    lanes = 1 if shuffle else 2  # each lane has a buffer, and the peers have one
     options = {"scaled_decode": "gap2"} if "scaled" in given.variant else {}
-    pipeline = pipeline.decode_images(**options).batch(tools.ROWS).options(lanes=lanes, prefetch_batches=4, **_runner(given))
+    pipeline = (
+        pipeline.decode_images(**options).batch(tools.ROWS).options(lanes=lanes, prefetch_batches=4, **window, **_runner(given))
+    )
     kind = "float32" if "float" in given.variant else None  # None: bytes, as decoded
     return Loader(iter(pipeline), lambda batch: float(len(batch.to_training(pixel_dtype=kind)["pixel_values"])))
 

@@ -34,9 +34,9 @@ def test_chat_messages_with_string_content_take_their_images_from_the_column() -
     assert documents(interleaved(rows, media_root="/media")) == [
         [
             ("system", 0, False, "Be short."),
-            ("user", 1, False, (None, "/media/a/1.jpg")),
+            ("user", 1, False, (None, "a/1.jpg")),
             ("user", 1, False, "What? "),
-            ("user", 1, False, (None, "/media/a/2.jpg")),
+            ("user", 1, False, (None, "a/2.jpg")),
             ("assistant", 2, True, "A cat."),
         ],
         [("user", 0, False, "Hi"), ("assistant", 1, True, "Ho")],

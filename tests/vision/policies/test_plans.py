@@ -6,6 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vision.policies.kit import ALL, SMALL, PilResize, photo, plain_ids
 
-from zephon.errors import DataError, RecipeError
+from zephon.errors import DataError, PluginError, RecipeError
 from zephon_vision.policies.base import Plan, Policy, load
 from zephon_vision.policies.clip import Clip
 from zephon_vision.policies.gemma import Gemma3, Gemma4
@@ -167,3 +168,15 @@ def test_a_policy_of_ones_own_needs_only_the_methods() -> None:
     plan = policy.plan(30, 40)
     blocks = policy.render(photo(30, 40), plan, PilResize())
     np.testing.assert_allclose(policy.pixel_values([blocks], [plan]), blocks / 255, rtol=1e-6)
+
+
+def test_a_policy_that_can_not_be_loaded_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "strange-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: strange\nVersion: 1.0\n")
+    lines = ["broken = not_there:Policy", "no_policy = json:loads", "twice = json:one", "clip = json:other"]
+    (folder / "entry_points.txt").write_text("\n".join(["[zephon.image_policies]", *lines]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, words in (("broken", "not_there"), ("no_policy", "no subclass of Policy"), ("clip", "is claimed by")):
+        with pytest.raises(PluginError, match=words):
+            load(f'{name}{{"unknown": 1}}')

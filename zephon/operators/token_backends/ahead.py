@@ -22,7 +22,8 @@ class Ahead:
         self._choose = choose
         self._ready: Future[tuple[Ready, Backend | None]] = Future()
         self._loaded: Future[FlatEncoder] = Future()
-        threading.Thread(target=self._run, name="zephon-tokenizer", daemon=True).start()
+        # no daemon: a thread that is inside of Rust when the interpreter ends takes the process down ("exception not rethrown", status 134)
+        threading.Thread(target=self._run, name="zephon-tokenizer").start()
 
     def _run(self) -> None:
         try:
