@@ -13,10 +13,10 @@ import pyarrow as pa
 from zephon import groups
 from zephon.dataset import Dataset
 from zephon.engine.faults import Policy
-from zephon.engine.fetch import source_schema, with_provenance
 from zephon.engine.priming import measure
 from zephon.engine.pump import Cut
 from zephon.engine.run import Definition
+from zephon.engine.schemas import source_schema, with_provenance
 from zephon.engine.stages import cut_levels
 from zephon.errors import RecipeError, at, unknown
 from zephon.options import Options

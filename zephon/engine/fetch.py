@@ -19,6 +19,7 @@ from zephon.engine.bundles import Bundle, Pick, check_maps, collected, in_order
 from zephon.engine.faults import Failure, Losses, Policy, Streak
 from zephon.engine.keep import Keep
 from zephon.engine.pieces import Block, Piece, apart, at_most, cut, joined, whole
+from zephon.engine.schemas import source_schema, with_provenance
 from zephon.errors import DataError, RecipeError, ZephonError
 from zephon.exclusion import is_excluded
 from zephon.keys import I64, key
@@ -455,35 +456,6 @@ class Fetcher:
             place if where.row is None else type(where)(dataset=dataset.name, shard=shard, row=place.row).within(where)
         )
         return placed
-
-
-def with_provenance(schema: pa.Schema) -> pa.Schema:
-    """The schema of groups as they leave the source."""
-    return pa.schema([*schema, *groups.PROVENANCE_FIELDS])
-
-
-def source_schema(datasets: Sequence[Dataset], columns: Sequence[str] | None, used: Sequence[bool]) -> pa.Schema:
-    """The columns that groups have at the source: those that are needed, over all data sets that are drawn from.
-
-    Raises:
-        RecipeError: two data sets have a column of one name with types that don't go together, or a name is reserved.
-    """
-    schema = pa.schema([])
-    for dataset, is_used in zip(datasets, used, strict=True):
-        if not is_used:
-            continue
-        mine = pa.schema([f for f in dataset.schema if columns is None or f.name in columns])
-        for name in mine.names:
-            if groups.is_internal(name) and name in groups.PROVENANCE:
-                raise RecipeError(f"data set {dataset.name!r} has a column {name!r}; that name is reserved")
-        try:
-            schema = pa.unify_schemas([schema, mine], promote_options="permissive")
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise RecipeError(
-                f"data set {dataset.name!r} has a column whose type does not go with the same column of another data set: {error}",
-                hint="leave it out with columns=…",
-            ) from error
-    return schema
 
 
 def _alone(jobs: Sequence[Callable[[], Read]]) -> list[Read]:

@@ -12,7 +12,7 @@ from zephon import groups, keys
 from zephon.arrays import to_arrow
 from zephon.dataset import Dataset
 from zephon.engine.faults import Losses, Policy, apply_under
-from zephon.engine.fetch import source_schema, with_provenance
+from zephon.engine.schemas import source_schema, with_provenance
 from zephon.errors import RecipeError, at
 from zephon.keys import I64
 from zephon.plugin import CountsTokens, Operator
