@@ -85,8 +85,16 @@ def test_every_format_reads_its_rows_through_the_cache(name: str, request: pytes
     assert "PART" not in cached(tmp_path / "root")
 
 
-def test_the_shards_after_this_one_are_fetched_before_they_are_read(there: Place, tmp_path: Path) -> None:
-    """Four bundles ahead, which are four shards here."""
+def test_the_shards_after_this_one_are_fetched_before_they_are_read(
+    there: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four bundles ahead, which are four shards here; and of tiny ones (these have 32 KB) as many as have 32 MB."""
+    fill(there, tmp_path / "tiny", 7)
+    batches = iter(pipeline(there.dataset(io_options=None), runner="inline", io_options=cache_at(tmp_path / "all")))
+    next(batches)
+    soon(lambda: len(cached(tmp_path / "all")) == 7 and "PART" not in cached(tmp_path / "all"))
+    batches.close()  # type: ignore[attr-defined]
+    monkeypatch.setattr("zephon.engine.fetch._AHEAD_BYTES", 0)
     fill(there, tmp_path / "new", 7)
     made = pipeline(there.dataset(io_options=None), runner="inline", io_options=cache_at(tmp_path / "root"))
     batches = iter(made)

@@ -158,5 +158,7 @@ class Load:
         """Whether the last stage has to wait."""
         if self.running >= self.at_once:
             return True
-        room = max(min(self.room, self.budget - (self.nbytes - self.ready)), self.at_once * self.made)
-        return self.ready + self.running * self.made >= room
+        # of all lanes but one the rest of the last task may be ready, so with less than twice what can run, workers would have to wait
+        least = self.at_once * self.made
+        left = max(self.budget - (self.nbytes - self.ready), 2 * least)
+        return self.ready + self.running * self.made >= max(min(self.room, left), least)
