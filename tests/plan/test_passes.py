@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zephon.keys import key
-from zephon.plan.passes import ComponentRows, _sorted_in_parts
+from zephon.plan.passes import ComponentRows, _in_turn
 from zephon.plan.units import UnitTable, unit_table
 
 
@@ -204,4 +204,5 @@ def test_rows_are_sorted_inside_their_part_whatever_ties_there_are(rows: list[tu
     borders[0] = True
     part = np.concatenate([[0], np.cumsum(borders)])
 
-    assert np.lexsort((noise, part)).tolist() == _sorted_in_parts(noise, borders).tolist()
+    got = _in_turn(np.stack([noise, noise[::-1]]), np.stack([part, part]))
+    assert got.tolist() == [np.lexsort((noise, part)).tolist(), np.lexsort((noise[::-1], part)).tolist()]

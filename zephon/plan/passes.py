@@ -12,7 +12,6 @@ from collections import OrderedDict
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from zephon.keys import I64, U64, hashes, key
 from zephon.plan.units import UnitTable
@@ -61,6 +60,9 @@ class ComponentRows:
         self._reshuffle = reshuffle
         self._first_block = self.flat(0, np.arange(self.block, dtype=np.int64))
         self._orders: OrderedDict[tuple[int, int], I64] = OrderedDict()
+        self._starts = np.arange(self.block, dtype=np.int64) // self.bundle * self.bundle
+        self._last: tuple[int, int, I64, I64] | None = None
+        """Lane, number, flat rows and passes of the last block: it's first drawn from, then resolved."""
         self._resolved: dict[int, tuple[int, I64, tuple[I64, I64, I64]]] = {}
         """By lane, the block that a bundle was last asked of: its number, its flat rows, and where these are."""
         self._passes: OrderedDict[int, tuple[I64, I64]] = OrderedDict()
@@ -82,19 +84,19 @@ class ComponentRows:
 
         A lane that ends before a bundle does (finite run) still gets each of its rows once, since rows of later passes sort last.
         """
+        number = index // self.bundle  # a row stays in its stripe, so in its bundle
         if self._rows_key is None or not len(index):
-            return _divided(index, self.bundle)
-        block, offset = np.divmod(index, self.block)
-        first, last = int(block[0]), int(block[-1])
+            return number, index - number * self.bundle
+        first, last = int(index[0]) // self.block, int(index[-1]) // self.block
         if first == last:
-            return _divided(self._order(lane, first)[offset] + first * self.block, self.bundle)
-        cuts = np.searchsorted(block, np.arange(first, last + 2)).tolist()
+            return number, self._order(lane, first)[index - first * self.block]
+        cuts = np.searchsorted(index, np.arange(first, last + 2) * self.block).tolist()
         parts = [
-            self._order(lane, first + i)[offset[low:high]] + (first + i) * self.block
+            self._order(lane, first + i)[index[low:high] - (first + i) * self.block]
             for i, (low, high) in enumerate(pairwise(cuts))
             if low < high
         ]
-        return _divided(np.concatenate(parts), self.bundle)
+        return number, np.concatenate(parts)
 
     def bundle_flat(self, lane: int, bundle: int) -> I64:
         """The flat rows of one bundle, ascending; int64[B]."""
@@ -106,8 +108,8 @@ class ComponentRows:
         number, place = divmod(bundle, self.block // self.bundle)
         kept = self._resolved.get(lane)
         if kept is None or kept[0] != number:
-            flat = self._block_flat(lane, number)
-            kept = self._resolved[lane] = number, flat, self.resolve(flat)
+            flat, passes = self._block(lane, number)
+            kept = self._resolved[lane] = number, flat, self.resolve(flat, passes)
         _, flat, (pass_index, unit, row) = kept
         start = place * self.bundle
         stop = start + self.bundle
@@ -116,26 +118,27 @@ class ComponentRows:
         here = slice(start, max(start, stop))
         return pass_index[here], unit[here], row[here]
 
-    def _block_flat(self, lane: int, block: int) -> I64:
-        turns = block * (self.block // self.stripe)
-        return self._first_block + (turns * self.lanes + lane) * self.stripe
+    def _block(self, lane: int, block: int) -> tuple[I64, I64]:
+        """The flat rows of a block, ascending, and their passes; int64[block] each."""
+        last = self._last
+        if last is None or last[:2] != (lane, block):
+            flat = self._first_block + (block * (self.block // self.stripe) * self.lanes + lane) * self.stripe
+            last = self._last = lane, block, flat, flat // self.total_rows
+        return last[2:]
 
     def _order(self, lane: int, block: int) -> I64:
+        """int64[block]: for each row number in a lane's block the place in its bundle that is drawn."""
         cached = self._orders.get((lane, block))
         if cached is not None:
             return cached
-        flat = self._block_flat(lane, block)
+        flat, pass_index = self._block(lane, block)
         assert self._rows_key is not None
-        pass_index = flat // self.total_rows
         noise = hashes(self._rows_key, flat if self._reshuffle else flat % self.total_rows)
-        if pass_index[0] == pass_index[-1]:
-            # one pass: every stripe by itself, as the rows of a matrix
-            order = np.argsort(noise.reshape(-1, self.stripe), axis=1, kind="stable")
-            order = (order + np.arange(0, len(flat), self.stripe)[:, None]).ravel()
-        else:
-            borders = np.diff(pass_index) > 0
-            borders[self.stripe - 1 :: self.stripe] = True
-            order = _sorted_in_parts(noise, borders)
+        # every stripe by itself, as the rows of a matrix; of a stripe that lies in two passes the later one's rows come last
+        stripes, passes = noise.reshape(-1, self.stripe), pass_index.reshape(-1, self.stripe)
+        several = bool((passes[:, 0] != passes[:, -1]).any())
+        order: I64 = _in_turn(stripes, passes - passes[:, :1]) if several else np.argsort(stripes, axis=1, kind="stable")
+        order = (order + (np.arange(0, len(flat), self.stripe) - self._starts[:: self.stripe])[:, None]).ravel()
         self._orders[(lane, block)] = order
         # a lane never goes back; only the chunk before this one may be at the block before
         self._orders.pop((lane, block - 2), None)
@@ -143,9 +146,11 @@ class ComponentRows:
             self._orders.popitem(last=False)
         return order
 
-    def resolve(self, flat: I64) -> tuple[I64, I64, I64]:
+    def resolve(self, flat: I64, pass_index: I64 | None = None) -> tuple[I64, I64, I64]:
         """Where flat rows are: `(pass_index, unit, row in the unit)`, int64[n] each; ascending input is quickest."""
-        pass_index, position = np.divmod(flat, self.total_rows)
+        if pass_index is None:
+            pass_index = flat // self.total_rows
+        position = flat - pass_index * self.total_rows
         if len(self.table) == 1 or not len(flat):
             return pass_index, np.zeros_like(flat), position
         passes = _distinct(pass_index)
@@ -202,11 +207,6 @@ class ComponentRows:
         return made
 
 
-def _divided(index: I64, size: int) -> tuple[I64, I64]:
-    number, offset = np.divmod(index, size)
-    return number, offset
-
-
 def _distinct(values: I64) -> I64:
     """The distinct values, ascending; quick where they lie close together, as bundles and passes do."""
     first = int(values.min())
@@ -214,12 +214,11 @@ def _distinct(values: I64) -> I64:
     return np.flatnonzero(np.bincount(values - first)) + first if spread < len(values) else np.unique(values)
 
 
-def _sorted_in_parts(noise: U64, borders: npt.NDArray[np.bool_]) -> I64:
-    """The order that sorts each part by itself, ties as they come; `borders[i]`: row i + 1 begins a part. int64[n]"""
-    part = np.concatenate([np.zeros(1, np.uint64), np.cumsum(borders, dtype=np.uint64)])
-    bits = np.uint64(int(part[-1]).bit_length())
-    # part and the upper bits of the noise in one number: one quick sort instead of two. Where that makes two rows equal, both count whole
-    keys = (part << (np.uint64(64) - bits)) | (noise >> bits)
-    order = np.argsort(keys, kind="stable")
-    put = keys[order]
-    return order if bool((put[1:] > put[:-1]).all()) else np.lexsort((noise, part))
+def _in_turn(noise: U64, later: I64) -> I64:
+    """For each row of a matrix the order that sorts it by `later`, then by noise, ties as they come. int64[n, m]"""
+    bits = int(later.max()).bit_length()
+    # both in one number: one quick sort instead of two. Where that makes two of a row equal, they count whole
+    keys = (later.astype(np.uint64) << np.uint64(64 - bits)) | (noise >> np.uint64(bits))
+    order = np.argsort(keys, axis=1, kind="stable")
+    put = np.take_along_axis(keys, order, axis=1)
+    return order if bool((put[:, 1:] > put[:, :-1]).all()) else np.lexsort((noise, later), axis=1)
