@@ -32,22 +32,18 @@ def _rows(group: Group, name: str) -> list[tuple[str, ...]]:
     """One line per package that claims the name."""
     try:
         target = load(group, name)
-        what = {"zephon.formats": _suffixes, "zephon.operators": _state}.get(group, _nothing)(target)
+        what = _what(group, target)
     except PluginError as error:
         what = "BROKEN: " + str(error).replace("\n  →", " →")
     return [(name, f"{c.distribution} {c.version}", c.target, what) for c in available(group)[name]]
 
 
-def _suffixes(reader: Any) -> str:
-    return ", ".join(reader.suffixes) or "-"
-
-
-def _nothing(kind: type) -> str:  # noqa: ARG001 - the name says it all
+def _what(group: Group, target: Any) -> str:
+    if group == "zephon.formats":
+        return ", ".join(target.suffixes) or "-"
+    if group == "zephon.operators":
+        return "stateful" if getattr(target, "stateful", False) else "stateless"
     return ""
-
-
-def _state(operator: type) -> str:
-    return "stateful" if getattr(operator, "stateful", False) else "stateless"
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

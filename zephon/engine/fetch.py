@@ -265,7 +265,7 @@ class Fetcher:
             for piece in pieces:
                 mine = [to_arrow(k[begin : begin + len(piece)]) for k in known]
                 one = pa.RecordBatch.from_arrays([*piece.group.columns, *mine], schema=self.made_schema)
-                made.append(groups.take(one, np.arange(len(one))) if shares else one)
+                made.append(groups.copied([one]) if shares else one)
                 begin += len(piece)
             content = key(*map(groups.hash_group, made)) if self._keys else 0
         if shares and not lasts:

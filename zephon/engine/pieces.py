@@ -112,7 +112,7 @@ def whole(group: pa.RecordBatch, *, keep: bool = False) -> Piece:
 
 def apart(piece: Piece) -> Piece:
     """Large rows in memory of their own, which may be kept when the rest of the block goes."""
-    return whole(groups.take(piece.group, np.arange(len(piece))), keep=True) if piece.block.large else piece
+    return whole(groups.copied([piece.group]), keep=True) if piece.block.large else piece
 
 
 def cut(unit: Sequence[Block], start: int, stop: int) -> Iterator[Piece]:
