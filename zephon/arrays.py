@@ -1,11 +1,13 @@
-"""Numbers between numpy and Arrow, over the same memory.
+"""Numbers between numpy and Arrow, over the same memory, and Arrow arrays of Python values.
 
-`pyarrow.array` and `Array.to_numpy` do the same, but their first call imports pandas where it is installed (0.5 s and 50 MB in
-every process), to see whether it was given one of its objects.
+`pyarrow.array`, `pyarrow.scalar`, `Array.to_numpy` and what calls them (`fill_null` with a value, `pyarrow.compute` with a plain number)
+do the same, but the first such call imports pandas where it is installed (0.35 s and 50 MB in every process), to see whether it was
+given one of its objects.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,19 +18,53 @@ _KINDS = tuple(np.dtype(kind) for kind in ["i1", "i2", "i4", "i8", "u1", "u2", "
 _ARROW = {kind: pa.from_numpy_dtype(kind) for kind in _KINDS}
 _NUMPY = {arrow.id: kind for kind, arrow in _ARROW.items()}  # by number: the hash of a type is that of its text, and slow
 _BOOLEAN = pa.bool_().id
+_TEXTS = (pa.string().id, pa.large_string().id)
+_SMALL_BYTES = (pa.string().id, pa.binary().id)
+_LARGE_BYTES = (pa.large_string().id, pa.large_binary().id)
 
 
-def to_arrow(values: npt.ArrayLike) -> Any:
-    """`[N]` numbers or booleans as an Arrow array without nulls; numbers are not copied where they lie one after the other."""
+def to_arrow(values: npt.ArrayLike, *, null: npt.NDArray[np.bool_] | None = None) -> Any:
+    """`[N]` numbers or booleans as an Arrow array, with nulls where `null` says so; numbers are not copied where they lie one after the
+    other."""
     array = np.asarray(values)
+    valid = None if null is None or not null.any() else _bits(~null)
     kind = _ARROW.get(array.dtype)
     if kind is not None and array.ndim == 1:
         data: Any = array if array.flags.c_contiguous else np.ascontiguousarray(array)
-        return pa.Array.from_buffers(kind, len(array), [None, pa.py_buffer(data)], 0)
+        return pa.Array.from_buffers(kind, len(array), [valid, pa.py_buffer(data)])
     if array.dtype == np.bool_ and array.ndim == 1:
-        bits: Any = np.packbits(array, bitorder="little")
-        return pa.Array.from_buffers(pa.bool_(), len(array), [None, pa.py_buffer(bits)], 0)
-    return pa.array(array)
+        return pa.Array.from_buffers(pa.bool_(), len(array), [valid, _bits(array)])
+    return pa.array(array, mask=null)
+
+
+def from_values(values: Sequence[Any], kind: Any) -> Any:
+    """Numbers, booleans, texts or bytes, None for null, as an array of the type `kind`, which is one of these; what
+    `pyarrow.array(values, type=kind)` gives.
+
+    Raises:
+        UnicodeEncodeError: a text with a lone surrogate.
+        pyarrow.ArrowCapacityError: 2 GiB or more for a type whose offsets have 32 bits.
+    """
+    missing = np.fromiter((v is None for v in values), np.bool_, len(values))
+    valid = _bits(~missing) if missing.any() else None
+    if kind.id in _SMALL_BYTES or kind.id in _LARGE_BYTES:
+        texts = kind.id in _TEXTS
+        parts = [b"" if v is None else v.encode() if texts else v for v in values]
+        ends = np.zeros(len(parts) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=ends[1:])
+        if kind.id in _SMALL_BYTES and ends[-1] > 2**31 - 1:
+            raise pa.ArrowCapacityError(f"{ends[-1]:,} bytes in an array of {kind}")
+        offsets: Any = ends if kind.id in _LARGE_BYTES else ends.astype(np.int32)
+        return pa.Array.from_buffers(kind, len(parts), [valid, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))])
+    if kind.id != _BOOLEAN and kind.id not in _NUMPY:
+        return pa.array(values, type=kind)
+    dtype = np.dtype(np.bool_) if kind.id == _BOOLEAN else _NUMPY[kind.id]
+    return to_arrow(np.array([0 if v is None else v for v in values] if valid else values, dtype), null=missing)
+
+
+def _bits(flags: npt.NDArray[np.bool_]) -> Any:
+    bits: Any = np.packbits(flags, bitorder="little")
+    return pa.py_buffer(bits)
 
 
 def to_numpy(array: Any) -> npt.NDArray[Any]:
@@ -47,6 +83,20 @@ def to_numpy(array: Any) -> npt.NDArray[Any]:
         here = slice(array.offset, array.offset + len(array))
         return np.unpackbits(np.frombuffer(bits, np.uint8), count=here.stop, bitorder="little")[here].view(np.bool_)
     return _any(array)
+
+
+def filled(array: Any, value: int = 0) -> npt.NDArray[Any]:
+    """A column of numbers or booleans as numpy `[N]` (not to be written to), with `value` in place of nulls."""
+    if not array.null_count:
+        return to_numpy(array)
+    plain = pa.Array.from_buffers(array.type, len(array), [None, array.buffers()[1]], 0, array.offset)
+    numbers = to_numpy(plain)
+    return np.where(to_numpy(array.is_valid()), numbers, numbers.dtype.type(value))
+
+
+def list_sizes(array: Any) -> npt.NDArray[np.int64]:
+    """int64[N]: how many elements each row of a list column has; null lists have none."""
+    return filled(array.value_lengths()).astype(np.int64)
 
 
 def _any(array: Any) -> npt.NDArray[Any]:

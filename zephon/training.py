@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
-from zephon.arrays import to_numpy
+from zephon.arrays import filled, to_numpy
 from zephon.errors import DataError, RecipeError, unknown
 from zephon.plugin import Collates, Collation
 from zephon.tensors import Output
@@ -297,7 +297,7 @@ def padding_column(group: pa.RecordBatch) -> Ints:
     if not has_column(group, groups.PADDING):
         return np.zeros(group.num_rows, dtype=np.int64)
     column: Array = groups.column(group, groups.PADDING)
-    values: Ints = to_numpy(column.fill_null(0) if column.null_count else column)
+    values: Ints = filled(column)
     return values.astype(np.int64)
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zephon import groups
-from zephon.arrays import to_numpy
+from zephon.arrays import from_values, list_sizes, to_numpy
 from zephon.errors import DataError
 from zephon.plugin import Collation
 from zephon_vision import columns
@@ -170,7 +171,7 @@ class BatchImages:
         """`(int64[B] elements of each row, all of them)` of a list column."""
         array: Array = groups.column(self.batch.group, name)
         if array.null_count:
-            return to_numpy(array.value_lengths().fill_null(0)).astype(np.int64), array.flatten()
+            return list_sizes(array), array.flatten()
         ends = to_numpy(array.offsets).astype(np.int64)
         first, last = (int(ends[0]), int(ends[-1])) if len(ends) else (0, 0)
         return ends[1:] - ends[:-1], array.values.slice(first, last - first)
@@ -179,7 +180,7 @@ class BatchImages:
 def _bytes(files: Array) -> tuple[Ints, Pixels]:
     """`(int64[N+1], uint8[...])`: the bytes of element i are `data[begin[i]:begin[i+1]]`; nothing for nulls."""
     if files.null_count:
-        files = files.fill_null(b"")
+        files = pc.coalesce(files, from_values([b""] * len(files), files.type))
     offsets: Any
     _, offsets, data = files.buffers()
     kind = np.int64 if pa.types.is_large_binary(files.type) else np.int32

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zephon.arrays import list_sizes
 from zephon.errors import DataError, RecipeError
 from zephon.views import buffers
 
@@ -57,7 +58,7 @@ class Images:
         check_image_type(array.type, column)
         if array.type.id in _LISTS:
             values = array.flatten()
-            self.counts: list[int] = array.value_lengths().fill_null(0).to_pylist()
+            self.counts: list[int] = list_sizes(array).tolist()
             """Of the images of each row."""
             self.offsets: npt.NDArray[np.int64] = np.cumsum([0, *self.counts], dtype=np.int64)
         else:

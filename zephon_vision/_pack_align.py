@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
-from zephon.arrays import to_arrow
+from zephon.arrays import to_arrow, to_numpy
 from zephon.keys import I64
 from zephon_vision import columns
 
@@ -40,7 +40,7 @@ def align(payload: pa.RecordBatch, lengths: I64, step: int, *, pad: int, token_c
         if payload.schema.get_field_index(name) >= 0:
             array: Array = groups.column(payload, name)
         elif name == groups.LOSS_MASK:
-            array = pa.array([None] * len(payload), pa.list_(pa.uint8()))
+            array = pa.nulls(len(payload), pa.list_(pa.uint8()))
         else:
             continue
         made = groups.set_column(made, name, _extended(array, lengths, longer, missing=name == groups.LOSS_MASK))
@@ -51,7 +51,7 @@ def _extended(array: Array, lengths: I64, longer: I64, *, fill: int = 0, missing
     """Each list with `fill` after it. Null lists stay null, or, with `missing`, are ones."""
     offsets, values = groups.list_parts(array)
     values = values[int(offsets[0]) : int(offsets[-1])]
-    null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else np.zeros(len(array), dtype=bool)
+    null = to_numpy(array.is_null())
     if missing and null.any():
         whole = np.ones(int(lengths.sum()), dtype=values.dtype)
         whole[np.repeat(~null, lengths)] = values

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zephon import groups
+from zephon.arrays import list_sizes
 from zephon.errors import RecipeError, unknown
 from zephon.plugin import Collation, Fields
 from zephon_vision import columns
@@ -91,7 +92,7 @@ def pack_stats(batch: Collation) -> dict[str, Ints]:
     if batch.group.schema.get_field_index(columns.DOCUMENT_ALIGNMENT) >= 0:
         tokens -= np.bincount(rows, weights=_lists(batch, columns.DOCUMENT_ALIGNMENT)[1], minlength=len(counts))
     images = groups.column(batch.group, columns.IMAGE_PLANS)
-    per_row = images.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+    per_row = list_sizes(images)
     blocks = np.array([Plan.unpack(n).blocks for n in images.flatten().field("numbers").to_pylist()], dtype=np.int64)
     of_row = np.repeat(np.arange(len(per_row)), per_row)
     patches, squares = np.zeros(len(per_row), np.int64), np.zeros(len(per_row), np.int64)

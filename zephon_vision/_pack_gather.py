@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
-from zephon.arrays import to_arrow, to_numpy
+from zephon.arrays import list_sizes, to_arrow, to_numpy
 from zephon.errors import DataError
 from zephon.operators.pack_gather import GatherSequences
 from zephon_vision import columns
@@ -100,13 +100,11 @@ def _lists(documents: pa.RecordBatch, name: str, kind: Any) -> tuple[Ints, Array
     """`(int64[P] elements of each document, all elements in order)`; a column that isn't there counts as empty lists."""
     index = documents.schema.get_field_index(name)
     if index < 0:
-        return np.zeros(len(documents), dtype=np.int64), pa.array([], type=kind.value_type)
+        return np.zeros(len(documents), dtype=np.int64), pa.nulls(0, kind.value_type)
     array: Array = documents.column(index)
     if array.type != kind:
         array = conform(array, kind)
-    lengths: Array = array.value_lengths()
-    lengths = lengths.fill_null(0) if lengths.null_count else lengths
-    return to_numpy(lengths).astype(np.int64), array.flatten()
+    return list_sizes(array), array.flatten()
 
 
 def _before(counts: Ints, offsets: Ints) -> Ints:
@@ -130,23 +128,19 @@ def conform(array: Array, kind: Any) -> Array:
     """
     try:
         if pa.types.is_null(array.type):
-            return pa.array([None] * len(array), type=kind)
+            return pa.nulls(len(array), kind)
         if pa.types.is_list(kind):
             if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
                 raise DataError(f"expected {kind}, got {array.type}")
             null: Array = array.is_null() if array.null_count else None
-            lengths: Array = array.value_lengths()
-            ends: Array = pa.array(_ends(lengths.fill_null(0).to_numpy()).astype(np.int32))
+            ends: Array = to_arrow(_ends(list_sizes(array)).astype(np.int32))
             make: Any = pa.ListArray.from_arrays
             return make(ends, conform(array.flatten(), kind.value_type), type=kind, mask=null)
         if pa.types.is_struct(kind):
             if not pa.types.is_struct(array.type):
                 raise DataError(f"expected {kind}, got {array.type}")
             by_name = {field.name: array.field(field.name) for field in array.type}
-            fields = [
-                conform(by_name[f.name], f.type) if f.name in by_name else pa.array([None] * len(array), type=f.type)
-                for f in kind
-            ]
+            fields = [conform(by_name[f.name], f.type) if f.name in by_name else pa.nulls(len(array), f.type) for f in kind]
             struct: Any = pa.StructArray.from_arrays
             return struct(fields, fields=list(kind), mask=array.is_null() if array.null_count else None)
         return array if array.type == kind else array.cast(kind)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zephon import groups
-from zephon.arrays import to_arrow
+from zephon.arrays import filled, list_sizes, to_arrow, to_numpy
 from zephon.errors import DataError, InternalError, Where
 from zephon.keys import I64
 from zephon.plugin import Decision, Drops
@@ -252,7 +252,7 @@ def _measures(payload: pa.RecordBatch, group: pa.RecordBatch) -> tuple[I64, I64,
         if name in image_columns:
             continue
         array = groups.column(payload, name)
-        wrong = np.flatnonzero((groups.list_lengths(array) != tokens) & array.is_valid().to_numpy(zero_copy_only=False))
+        wrong = np.flatnonzero((groups.list_lengths(array) != tokens) & to_numpy(array.is_valid()))
         if len(wrong):
             row = int(wrong[0])
             found = int(groups.list_lengths(array)[row])
@@ -269,8 +269,7 @@ def _counts(payload: pa.RecordBatch, name: str) -> I64:
     """int64[N]: elements of a list column; 0 where there is none."""
     if payload.schema.get_field_index(name) < 0:
         return np.zeros(len(payload), dtype=np.int64)
-    lengths = groups.column(payload, name).value_lengths()
-    return (lengths.fill_null(0) if lengths.null_count else lengths).to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+    return list_sizes(groups.column(payload, name))
 
 
 def _blocks(payload: pa.RecordBatch) -> I64:
@@ -279,7 +278,7 @@ def _blocks(payload: pa.RecordBatch) -> I64:
     if index >= 0:
         told: Array = payload.column(index)
         if not told.null_count:
-            return told.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+            return to_numpy(told).astype(np.int64)
     if payload.schema.get_field_index(columns.IMAGE_PLANS) < 0:
         return np.zeros(len(payload), dtype=np.int64)
     plans = groups.column(payload, columns.IMAGE_PLANS)
@@ -299,7 +298,7 @@ def _sizes(payload: pa.RecordBatch) -> I64:
     sizes = 8 * groups.list_lengths(groups.column(payload, groups.TOKENS)).astype(np.int64) + 64
     if payload.schema.get_field_index(columns.IMAGES) >= 0:
         files = pc.binary_length(groups.column(payload, columns.IMAGES).flatten().field("bytes"))
-        sizes += _sums(files.fill_null(0).to_numpy().astype(np.int64) + 64, _counts(payload, columns.IMAGES))
+        sizes += _sums(filled(files).astype(np.int64) + 64, _counts(payload, columns.IMAGES))
     return sizes
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zephon.arrays import to_numpy
+from zephon.arrays import to_arrow, to_numpy
 
 Array = Any
 """A `pyarrow.Array`; the stubs don't know nested ones."""
@@ -29,5 +29,5 @@ def taken(array: Array, index: npt.NDArray[np.int64]) -> Array:
             bounds: Any = np.append(begin, end[-1:])
             valid = None if bits is None else pa.py_buffer(bits)
             return pa.Array.from_buffers(array.type, len(index), [valid, pa.py_buffer(bounds), data])
-    place: Array = pa.array(index, mask=index < 0)
+    place: Array = to_arrow(index, null=index < 0)
     return array.take(place)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups
+from zephon.arrays import from_values, to_arrow
 from zephon.errors import DataError, InternalError
 from zephon.keys import I64
 from zephon_vision import columns
@@ -192,8 +193,8 @@ def build(
             groups.make_list(span_ends, _structs(columns.SPAN, begin, begin + lengths[spans], position)),
             groups.make_list(span_ends, _plans(planned)),
             groups.make_list(span_ends, ref),
-            pa.array(np.diff(totals[span_ends]).astype(np.int32)),
-            pa.array(np.diff(blocks[span_ends]).astype(np.int32)),
+            to_arrow(np.diff(totals[span_ends]).astype(np.int32)),
+            to_arrow(np.diff(blocks[span_ends]).astype(np.int32)),
         ],
         schema=SCHEMA,
     )
@@ -219,15 +220,14 @@ def _slices(pieces: Pieces, outputs: Sequence[Output]) -> tuple[I64, I64, I64, I
 
 
 def _structs(kind: Any, *parts: I64) -> Any:
-    return pa.StructArray.from_arrays([pa.array(part.astype(np.int32)) for part in parts], fields=list(kind))
+    return pa.StructArray.from_arrays([to_arrow(part.astype(np.int32)) for part in parts], fields=list(kind))
 
 
 def _plans(planned: Sequence[Planned]) -> Any:
     ends = np.concatenate([[0], np.cumsum([len(p.numbers) for p in planned])])
     numbers = groups.make_list(ends, np.array([n for p in planned for n in p.numbers], dtype=np.int32))
-    return pa.StructArray.from_arrays(
-        [pa.array([p.spec for p in planned], type=pa.string()), numbers], fields=list(columns.PLAN)
-    )
+    specs = from_values([p.spec for p in planned], pa.string())
+    return pa.StructArray.from_arrays([specs, numbers], fields=list(columns.PLAN))
 
 
 _FIELDS: list[Any] = [

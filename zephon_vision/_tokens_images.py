@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups
+from zephon.arrays import to_numpy
 from zephon.errors import DataError, InternalError, RecipeError
 from zephon.keys import I64
 from zephon_vision import columns
@@ -209,7 +210,7 @@ def list_values(array: Any, name: str) -> tuple[I64, Any]:
     """`(offsets int64[N+1] from 0, values)` of a list column without null rows; only the values of these rows."""
     if array.null_count:
         raise DataError(f"column {name!r} is null in a row")
-    ends = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    ends = to_numpy(array.offsets).astype(np.int64)
     first, last = (int(ends[0]), int(ends[-1])) if len(ends) else (0, 0)
     return ends - first, array.values.slice(first, last - first)
 

@@ -19,9 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups, keys
+from zephon.arrays import list_sizes, to_numpy
 from zephon.errors import DataError, PluginError, RecipeError, unknown
 from zephon.plugin import Apply, Operator
 from zephon_vision import columns
+from zephon_vision._pixel_blocks import lists
 from zephon_vision.resize import Backend, make_resize, resize_parts
 
 Blocks = npt.NDArray[Any]
@@ -349,8 +351,8 @@ def _through(blocks: Blocks, change: Callable[[Any], Any]) -> Blocks:
 
 def _apply(group: pa.RecordBatch, work: Callable[[Blocks, Draw], Blocks], random: tuple[str, int] | None) -> pa.RecordBatch:
     pixels, shapes = groups.column(group, columns.PIXELS), groups.column(group, columns.PIXEL_SHAPES)
-    counts = pixels.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    if not np.array_equal(counts, shapes.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)):
+    counts = list_sizes(pixels)
+    if not np.array_equal(counts, list_sizes(shapes)):
         raise DataError(f"{columns.PIXELS!r} and {columns.PIXEL_SHAPES!r} are not parallel")
     flat = pixels.flatten()
     row_keys = _row_keys(group, random)
@@ -363,8 +365,7 @@ def _apply(group: pa.RecordBatch, work: Callable[[Blocks, Draw], Blocks], random
         made.append(np.ascontiguousarray(work(_blocks(value, shape), _drawer(image_key))))
     offsets = np.concatenate([[0], np.cumsum(counts)])
     group = groups.set_column(group, columns.PIXELS, groups.make_list(offsets, _binary(made, flat)))
-    lists = pa.array([list(blocks.shape) for blocks in made], type=pa.list_(pa.int32()))
-    return groups.set_column(group, columns.PIXEL_SHAPES, groups.make_list(offsets, lists))
+    return groups.set_column(group, columns.PIXEL_SHAPES, groups.make_list(offsets, lists([blocks.shape for blocks in made])))
 
 
 def _row_keys(group: pa.RecordBatch, random: tuple[str, int] | None) -> Any:
@@ -414,7 +415,7 @@ def _binary(made: Sequence[Blocks], like: ArrowArray) -> ArrowArray:
         memory[start:stop].view(blocks.dtype).reshape(blocks.shape)[...] = blocks
     valid: ArrowArray = None
     if like.null_count:
-        flags: Any = np.packbits(like.is_valid().to_numpy(zero_copy_only=False), bitorder="little")
+        flags: Any = np.packbits(to_numpy(like.is_valid()), bitorder="little")
         valid = pa.py_buffer(flags)
     offsets: Any = ends.astype(np.int32)
     return pa.Array.from_buffers(pa.binary(), len(made), [valid, pa.py_buffer(offsets), buffer])

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups, keys
+from zephon.arrays import to_numpy
 from zephon.errors import DataError, RecipeError
 from zephon.keys import I64
 from zephon.plugin import LaneWindow, SelectOperator, Selector
@@ -83,7 +84,7 @@ class _Balancing:
         costs: Any = groups.column(rows, self._column)
         if costs.null_count:
             raise DataError(f"balance_cost: {costs.null_count} of {len(costs)} rows have no {self._column!r}")
-        self._costs = np.concatenate([self._costs, costs.to_numpy(zero_copy_only=False).astype(np.float64)])
+        self._costs = np.concatenate([self._costs, to_numpy(costs).astype(np.float64)])
         return self._emit(last=False)
 
     def flush(self) -> I64:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups
-from zephon.arrays import to_arrow
+from zephon.arrays import from_values, list_sizes, to_arrow
 from zephon.errors import DataError, PluginError, RecipeError, unknown
 from zephon.plugin import Apply, Drops, Operator, Outcome
 from zephon_vision import columns
@@ -181,7 +181,7 @@ class BoundDecodeImages:
         self._resize = make_resize(settings.backend)
         self._policy = None if settings.policy is None else _load(settings.policy)
         self._spec = "" if self._policy is None else self._policy.spec()
-        self._specs: ArrowArray = pa.array([], pa.string())
+        self._specs: ArrowArray = pa.nulls(0, pa.string())
         """As many times as a group had images."""
         self._local = threading.local()
         self._seen = BadImages(settings.max_bad_ratio, settings.name)
@@ -212,8 +212,7 @@ class BoundDecodeImages:
 
     def _given(self, group: pa.RecordBatch, images: Images) -> list[tuple[Policy, Plan]]:
         array = groups.column(group, columns.IMAGE_PLANS)
-        lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-        if lengths.tolist() != images.counts:
+        if list_sizes(array).tolist() != images.counts:
             raise DataError(f"{columns.IMAGE_PLANS!r} is not parallel to {self._settings.column!r}")
         flat = array.flatten()
         children = dict(zip((f.name for f in flat.type), flat.flatten(), strict=True))
@@ -339,7 +338,7 @@ class BoundDecodeImages:
         """Of the operator's own policy, as `columns.PLAN`."""
         specs = self._specs
         if len(specs) < len(plans):
-            specs = self._specs = pa.array([self._spec] * 2 * len(plans), pa.string())
+            specs = self._specs = from_values([self._spec] * 2 * len(plans), pa.string())
         specs = specs.slice(0, len(plans))
         return pa.StructArray.from_arrays([specs, lists([plan.pack() for plan in plans])], fields=list(columns.PLAN))
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, get_args
 import pyarrow as pa
 
 from zephon import groups
+from zephon.arrays import list_sizes
 from zephon.errors import DataError, RecipeError, Where, ZephonError, unknown
 from zephon.plugin import Operator
 from zephon_vision import columns
@@ -202,7 +203,7 @@ def _presence(array: Any) -> list[list[bool] | None]:
     """For a list column: which elements are not null."""
     if pa.types.is_null(array.type):
         return [None] * len(array)
-    ends = [0, *array.value_lengths().fill_null(0).to_numpy().cumsum().tolist()]
+    ends = [0, *list_sizes(array).cumsum().tolist()]
     there = array.flatten().is_valid().to_pylist()
     return [there[a:b] for a, b in pairwise(ends)]
 

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
+import numpy as np
 import pyarrow as pa
 
 from zephon import groups
+from zephon.arrays import from_values, to_arrow
 from zephon.errors import RecipeError, unknown
 from zephon.operators.pack_gather import PIECE_FIELDS
 from zephon.plugin import Collation, Fields, LaneWindow, StatefulOperator
@@ -196,8 +198,14 @@ class PackMultimodal(CollatesVision, StatefulOperator):
         single = {groups.PADDING: self.max_length, columns.IMAGE_BLOCKS: 0}
         arrays: list[Any] = []
         for kind in kinds:
-            value: Any = [whole[kind.name]] * self.max_length if kind.name in whole else single.get(kind.name, [])
-            arrays.append(pa.array([value], type=kind.type))
+            if kind.name in single:
+                arrays.append(from_values([single[kind.name]], kind.type))
+                continue
+            item = kind.type.value_type
+            filling = [whole[kind.name]] * self.max_length if kind.name in whole else []
+            values = from_values(filling, item) if filling else pa.nulls(0, item)
+            ends = to_arrow(np.array([0, len(values)], np.int32))
+            arrays.append(pa.ListArray.from_arrays(ends, values, type=kind.type))
         return pa.RecordBatch.from_arrays(arrays, schema=kinds)
 
     def _packed(self, schema: pa.Schema) -> pa.Schema:

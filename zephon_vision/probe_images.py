@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
+from zephon.arrays import filled, from_values, list_sizes, to_arrow, to_numpy
 from zephon.errors import DataError, RecipeError, Where, unknown
 from zephon.plugin import Apply, Drops, Operator, Outcome
 from zephon_vision import columns
@@ -162,7 +163,7 @@ class ProbeImages(Operator):
             return Outcome(groups.take(made, kept), Drops(rows={k: np.array(v, dtype=np.int64) for k, v in reasons.items()}))
         keep = np.flatnonzero(~bad)
         offsets = np.concatenate([[0], np.cumsum(~bad)])[images.offsets]
-        values: ArrowArray = images.values.take(pa.array(keep))
+        values: ArrowArray = images.values.take(to_arrow(keep))
         made = groups.set_column(group, self.column, _like(group.schema.field(self.column).type, offsets, values))
         if group.schema.get_field_index(columns.SEGMENTS) >= 0:
             made = groups.set_column(
@@ -176,7 +177,7 @@ class ProbeImages(Operator):
         columnar: list[list[Any]] = [[size[i] for size in sizes] for i in (0, 1)]
         columnar += [[h[i] if h else None for h in found] for i in (2, 3)]
         columnar += [[h.orientation if h else 1 for h in found], [h.frames if h else 0 for h in found], list(errors)]
-        arrays: list[ArrowArray] = [pa.array(v, type=f.type) for v, f in zip(columnar, columns.INFO, strict=True)]
+        arrays: list[ArrowArray] = [from_values(v, f.type) for v, f in zip(columnar, columns.INFO, strict=True)]
         make: Any = pa.StructArray.from_arrays
         return groups.make_list(offsets, make(arrays, fields=list(columns.INFO)))
 
@@ -208,24 +209,24 @@ def _like(kind: Any, offsets: Ints, values: ArrowArray) -> ArrowArray:
     """A list array of this type (list or large_list)."""
     make: Any = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
     ends: ArrowArray = offsets.astype(np.int64 if pa.types.is_large_list(kind) else np.int32)
-    return make.from_arrays(pa.array(ends), values, type=kind)
+    return make.from_arrays(to_arrow(ends), values, type=kind)
 
 
 def _drop_segments(segments: ArrowArray, image_offsets: Ints, bad: npt.NDArray[np.bool_]) -> ArrowArray:
     """The segments without those that show a bad image, the others' images renumbered."""
-    lengths = segments.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    lengths = list_sizes(segments)
     values = segments.flatten()
     children = dict(zip((f.name for f in values.type), values.flatten(), strict=True))
     row = np.repeat(np.arange(len(segments)), lengths)
-    shows = children["kind"].to_numpy(zero_copy_only=False) == columns.IMAGE
-    number = children["image"].fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    shows = to_numpy(children["kind"]) == columns.IMAGE
+    number = filled(children["image"], -1).astype(np.int64)
     known = shows & (number >= 0) & (number < np.diff(image_offsets)[row])
     place = np.where(known, image_offsets[row] + number, 0)
     gone = known & bad[place] if len(bad) else known
     before = np.concatenate([[0], np.cumsum(~bad)])
     renumbered = np.where(known, before[place] - before[image_offsets[row]], number) if len(bad) else number
-    children["image"] = pa.array(renumbered.astype(np.int32), mask=children["image"].is_null().to_numpy(zero_copy_only=False))
+    children["image"] = to_arrow(renumbered.astype(np.int32), null=to_numpy(children["image"].is_null()))
     make: Any = pa.StructArray.from_arrays
-    kept = make(list(children.values()), fields=list(values.type)).filter(pa.array(~gone))
+    kept = make(list(children.values()), fields=list(values.type)).filter(to_arrow(~gone))
     offsets = np.concatenate([[0], np.cumsum(np.bincount(row[~gone], minlength=len(segments)))])
     return _like(segments.type, offsets, kept)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zephon.arrays import to_arrow, to_numpy
+from zephon.arrays import filled, from_values, list_sizes, to_arrow, to_numpy
 
 KINDS = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "?"]
 
@@ -51,6 +51,47 @@ def test_everything_else_is_as_pyarrow_has_it(array: Any) -> None:
     got = to_numpy(array)
     assert got.dtype == want.dtype
     assert np.array_equal(got, want, equal_nan=got.dtype.kind == "f")
+
+
+@given(
+    st.sampled_from(KINDS),
+    st.lists(st.none() | st.integers(0, 1), max_size=40),
+    st.integers(0, 5),
+    st.integers(0, 40),
+    st.integers(0, 1),
+)
+def test_nulls_come_and_go_as_with_pyarrow(kind: str, numbers: list[int | None], offset: int, size: int, value: int) -> None:
+    arrow = pa.from_numpy_dtype(np.dtype(kind))
+    given = [None if n is None else np.dtype(kind).type(n).item() for n in numbers]
+    made = from_values(given, arrow)
+    made.validate(full=True)
+    assert made.equals(pa.array(given, arrow))
+    missing = np.array([n is None for n in numbers], bool)
+    assert to_arrow(np.array([n or 0 for n in numbers], kind), null=missing).equals(made)
+    back = filled(made.slice(offset, size), value)
+    want = [np.dtype(kind).type(value if n is None else n) for n in numbers[offset : offset + size]]
+    assert (back.dtype, back.tolist()) == (np.dtype(kind), [w.item() for w in want])
+
+
+@given(
+    st.sampled_from([pa.string(), pa.large_string(), pa.binary(), pa.large_binary()]), st.lists(st.none() | st.text(max_size=9))
+)
+def test_texts_and_bytes_are_as_pyarrow_has_them(kind: Any, texts: list[str | None]) -> None:
+    given = texts if "string" in str(kind) else [None if t is None else t.encode() for t in texts]
+    made = from_values(given, kind)
+    made.validate(full=True)
+    assert made.equals(pa.array(given, kind))
+
+
+@given(st.lists(st.none() | st.lists(st.integers(0, 9), max_size=3)), st.integers(0, 5), st.integers(0, 40))
+def test_null_lists_have_no_elements(rows: list[list[int] | None], offset: int, size: int) -> None:
+    part = pa.array(rows, pa.list_(pa.int8())).slice(offset, size)
+    assert list_sizes(part).tolist() == [len(row or ()) for row in rows[offset : offset + size]]
+
+
+def test_a_text_that_is_no_unicode_is_an_error_as_with_pyarrow() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        from_values(["\ud800"], pa.string())
 
 
 def test_a_run_over_all_its_data_needs_no_pandas(tmp_path: Path) -> None:

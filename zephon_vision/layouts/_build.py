@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zephon.arrays import from_values
 from zephon.errors import DataError
 from zephon_vision import columns
 from zephon_vision._taking import taken
@@ -87,12 +88,12 @@ class Builder:
     def finish(self) -> tuple[Any, Any]:
         """The columns `(SEGMENTS, IMAGES)`."""
         parts: list[Any] = [
-            pa.array(self._kinds, type=pa.int8()),
-            pa.array(self._texts, type=pa.string()),
-            pa.array(self._roles, type=pa.string()),
-            pa.array(self._turns, type=pa.int32()),
-            pa.array(self._train, type=pa.bool_()),
-            pa.array(self._image, type=pa.int32()),
+            from_values(self._kinds, pa.int8()),
+            from_values(self._texts, pa.string()),
+            from_values(self._roles, pa.string()),
+            from_values(self._turns, pa.int32()),
+            from_values(self._train, pa.bool_()),
+            from_values(self._image, pa.int32()),
         ]
         segments = pa.StructArray.from_arrays(parts, fields=list(columns.SEGMENT))
         return _lists(self._ends, segments), _lists(self._image_ends, self._gathered())
@@ -102,15 +103,15 @@ class Builder:
         if self._inline:
             mine, names = zip(*self._inline, strict=True)
             _check_size(data.nbytes + sum(len(b) for b in mine if b is not None))
-            data = pa.concat_arrays([data, pa.array(mine, type=pa.binary())])
-            path = pa.concat_arrays([path, pa.array(names, type=pa.string())])
+            data = pa.concat_arrays([data, from_values(mine, pa.binary())])
+            path = pa.concat_arrays([path, from_values(names, pa.string())])
         index = np.array(self._images, dtype=np.int64)
         data, path = taken(data, index), taken(path, index)
         return pa.StructArray.from_arrays([data, path], fields=list(columns.IMAGE_REF))
 
 
 def _lists(ends: list[int], values: Any) -> Any:
-    return pa.ListArray.from_arrays(pa.array(ends, type=pa.int32()), values)
+    return pa.ListArray.from_arrays(from_values(ends, pa.int32()), values)
 
 
 def _check_size(nbytes: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zephon.arrays import from_values, list_sizes, to_arrow, to_numpy
 from zephon.errors import DataError
 from zephon.keys import I64
 
@@ -43,7 +44,7 @@ class Flat:
 
 def no_images(rows: int) -> Flat:
     """No image in any row."""
-    return Flat(np.zeros(rows + 1, dtype=np.int64), pa.array([], type=pa.binary()), pa.array([], type=pa.string()))
+    return Flat(np.zeros(rows + 1, dtype=np.int64), pa.nulls(0, pa.binary()), pa.nulls(0, pa.string()))
 
 
 def read_columns(arrays: list[Any], rules: ImageRules) -> Flat:
@@ -60,7 +61,7 @@ def read_columns(arrays: list[Any], rules: ImageRules) -> Flat:
         inside = np.arange(len(flat.data)) - np.repeat(flat.offsets[:-1], count)
         order[np.repeat(done, count) + inside] = start + np.arange(len(flat.data))
         done += count
-    place: Any = pa.array(order)
+    place: Any = to_arrow(order)
     return Flat(
         offsets, pa.concat_arrays([f.data for f in made]).take(place), pa.concat_arrays([f.path for f in made]).take(place)
     )
@@ -71,15 +72,14 @@ def _read_column(array: Any, rules: ImageRules) -> Flat:
     t = pa.types
     array = _plain(array)
     if t.is_string(array.type) and _has_json_lists(array):
-        array = pa.array([_json_list(text) for text in array.to_pylist()], type=pa.list_(pa.string()))
+        array = _texts_of([_json_list(text) for text in array.to_pylist()])
     if not t.is_list(array.type) and not t.is_large_list(array.type):
-        counts = array.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
+        counts = to_numpy(array.is_valid()).astype(np.int64)
         data, path = _leaves(array.drop_null(), rules)
         return Flat(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), data, path)
     ends: I64 = np.arange(len(array) + 1, dtype=np.int64)
     while t.is_list(array.type) or t.is_large_list(array.type):
-        lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-        inner = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        inner = np.concatenate([[0], np.cumsum(list_sizes(array))])
         array = _plain(array.flatten())
         ends = inner[ends]
     data, path = _leaves(array, rules)
@@ -145,13 +145,13 @@ def _from_structs(array: Any, rules: ImageRules) -> tuple[Any, Any]:
 
 def _from_strings(data: Any, path: Any, rules: ImageRules) -> tuple[Any, Any]:
     """Paths that are base64 become bytes; those beside bytes are only names, and are left as they are."""
-    bare = np.flatnonzero(data.is_null().to_numpy(zero_copy_only=False) & path.is_valid().to_numpy(zero_copy_only=False))
+    bare = np.flatnonzero(to_numpy(data.is_null()) & to_numpy(path.is_valid()))
     if not len(bare):
         return data, path
     payloads, paths = data.to_pylist(), path.to_pylist()
     for place in bare.tolist():
         payloads[place], paths[place] = read_text(paths[place], rules)
-    return pa.array(payloads, type=pa.binary()), pa.array(paths, type=pa.string())
+    return from_values(payloads, pa.binary()), from_values(paths, pa.string())
 
 
 def read_value(value: Any, rules: ImageRules) -> tuple[bytes | None, str | None]:
@@ -241,6 +241,12 @@ def _under(path: str, root: str | None) -> str:
 
 def _has_json_lists(array: Any) -> bool:
     return any(text is not None and text.lstrip()[:1] == "[" for text in array.to_pylist())
+
+
+def _texts_of(rows: list[list[str] | None]) -> Any:
+    """`list<string>`, without nulls: a null row has no image, as an empty one."""
+    ends = np.cumsum([0, *(len(row or ()) for row in rows)], dtype=np.int32)
+    return pa.ListArray.from_arrays(to_arrow(ends), from_values([text for row in rows for text in row or ()], pa.string()))
 
 
 def _json_list(text: str | None) -> list[str] | None:
