@@ -229,6 +229,8 @@ class Drops:
     """reason → {component: tokens dropped}. Where a reason has rows and no tokens, the tokens of these rows are counted."""
     records: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """reason → {component: records dropped}, for an accumulator that drops records of groups before the last one."""
+    parts: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)
+    """(kind, reason) → {component: parts dropped}: what rows that stay have lost, such as ("images", "missing")."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
@@ -33,10 +34,32 @@ def without_loss(group: pa.RecordBatch, images: Images, bad: Sequence[int], *, m
 
 def _document(group: pa.RecordBatch, row: int, image: int, length: int) -> tuple[int, int]:
     """The tokens [start, stop) of the document that shows this image of the row; all of them where it isn't known."""
-    names = group.schema.names
-    if groups.LENGTHS not in names:
+    if groups.LENGTHS not in group.schema.names:
         return 0, length
-    borders = np.concatenate([[0], np.cumsum(groups.column(group, groups.LENGTHS)[row].as_py() or [])]).astype(np.int64)
+    borders = _borders(group, row)
+    number = _number(group, row, image, borders)
+    return (0, length) if number is None else (int(borders[number]), int(borders[number + 1]))
+
+
+def document_component(group: pa.RecordBatch, row: int, image: int) -> int:
+    """The data set of the document that shows this image of the row; -1 where it isn't known."""
+    names = group.schema.names
+    if groups.COMPONENT in names:
+        return int(groups.ints(group, groups.COMPONENT)[row])
+    if groups.DOC_COMPONENT not in names or groups.LENGTHS not in names:
+        return -1
+    number = _number(group, row, image, _borders(group, row))
+    return -1 if number is None else int(groups.column(group, groups.DOC_COMPONENT)[row].as_py()[number])
+
+
+def _borders(group: pa.RecordBatch, row: int) -> npt.NDArray[np.int64]:
+    lengths = groups.column(group, groups.LENGTHS)[row].as_py() or []
+    return np.cumsum([0, *lengths], dtype=np.int64)
+
+
+def _number(group: pa.RecordBatch, row: int, image: int, borders: npt.NDArray[np.int64]) -> int | None:
+    """Which document of a packed row shows the image."""
+    names = group.schema.names
     number = -1
     if columns.IMAGE_DOCUMENT in names:
         number = int(groups.column(group, columns.IMAGE_DOCUMENT)[row].as_py()[image])
@@ -44,6 +67,4 @@ def _document(group: pa.RecordBatch, row: int, image: int, length: int) -> tuple
         spans = groups.column(group, columns.IMAGE_SPANS)[row].as_py() or []
         start = next((span["start"] for span in spans if span["image"] == image), None)
         number = -1 if start is None else int(np.searchsorted(borders, start, side="right")) - 1
-    if not 0 <= number < len(borders) - 1:
-        return 0, length
-    return int(borders[number]), int(borders[number + 1])
+    return number if 0 <= number < len(borders) - 1 else None

@@ -69,6 +69,30 @@ class BadImages:
             self.count(component, sum(images[row] for row in rows), [e for row in rows for e in errors.get(row, ())])
 
 
+class LostImages:
+    """The images that a group's rows lost, by reason and data set, for `Drops.parts`."""
+
+    def __init__(self, group: pa.RecordBatch) -> None:
+        has = group.schema.get_field_index(groups.COMPONENT) >= 0
+        self._component = groups.ints(group, groups.COMPONENT).tolist() if has else [-1] * group.num_rows
+        self.parts: dict[tuple[str, str], dict[int, int]] = {}
+
+    def add(self, row: int, why: str, images: int = 1) -> None:
+        """The row lost so many images."""
+        self.of(self._component[row], why, images)
+
+    def of(self, component: int, why: str, images: int = 1) -> None:
+        """A row of this data set did."""
+        if images:
+            sums = self.parts.setdefault(("images", why), {})
+            sums[component] = sums.get(component, 0) + images
+
+
+def reason(error: str, *, blank: bool = False) -> str:
+    """The kind of an error, for counting: what stands before the details."""
+    return ("blank image: " if blank else "bad image: ") + error.partition(":")[0]
+
+
 def check_ratio(limit: float | None, operator: str) -> None:
     """Raise `RecipeError` where it is no share."""
     if limit is not None and not 0 <= limit <= 1:

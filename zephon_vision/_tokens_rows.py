@@ -11,6 +11,7 @@ import pyarrow as pa
 from zephon import groups
 from zephon.errors import DataError
 from zephon_vision import columns
+from zephon_vision._bad_images import reason
 from zephon_vision._tokens_images import BLANK, GroupImages, Planned, Planner, list_values, struct_parts
 from zephon_vision.chat.base import IMAGE, SPECIAL, TEXT, Message, Part, Renderer, Script, Writer
 from zephon_vision.policies.base import Plan
@@ -21,7 +22,7 @@ TrainOn = Literal["assistant", "all", "none"]
 Around = Callable[[int], tuple[str, str]]
 """The text around an image of the sample, by its number."""
 
-BAD_IMAGE, MANY_IMAGES, NO_IMAGE = "bad image", "too many images", "no image left"
+MANY_IMAGES, NO_IMAGE = "too many images", "no image left"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,16 @@ class Sample:
     chat: bool = False
     blank: bool = False
     """Whether an image was replaced, so that nothing is trained."""
+    lost: list[str] = field(default_factory=list)
+    """Why images were left out or replaced."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Why a row gives no sample, and why images of it were left out before."""
+
+    reason: str
+    lost: Sequence[str] = ()
 
 
 class Segments:
@@ -79,8 +90,8 @@ class Segments:
         self.image: list[int | None] = parts["image"].to_pylist()
 
 
-def read_row(row: int, segments: Segments, images: GroupImages, planner: Planner, rules: RowRules) -> Sample | str:
-    """The row's sample, or why it is left out.
+def read_row(row: int, segments: Segments, images: GroupImages, planner: Planner, rules: RowRules) -> Sample | LeftOut:
+    """The row's sample, or why there is none.
 
     Raises:
         DataError: the row makes no sense, or has an image that can't be used where that is an error.
@@ -88,14 +99,14 @@ def read_row(row: int, segments: Segments, images: GroupImages, planner: Planner
     here = range(int(segments.offsets[row]), int(segments.offsets[row + 1]))
     asked = [n for n in here if segments.kind[n] == columns.IMAGE]
     if rules.max_images is not None and len(asked) > rules.max_images:
-        return MANY_IMAGES
+        return LeftOut(MANY_IMAGES)
     sample = Sample(row, Script())
     sample.chat = any(segments.role[n] is not None for n in here)
     left_out = _plan(sample, [_number(segments.image[n]) for n in asked], images, planner, rules)
-    if left_out is None:
-        return BAD_IMAGE
+    if isinstance(left_out, LeftOut):
+        return left_out
     if rules.require_image and not sample.places:
-        return NO_IMAGE
+        return LeftOut(NO_IMAGE, sample.lost)
     numbers = {n: place for place, n in enumerate([n for i, n in enumerate(asked) if i not in left_out])}
     kept = [n for n in here if segments.kind[n] == columns.TEXT or n in numbers]
     roles = {segments.role[n] for n in here}
@@ -121,18 +132,18 @@ def _number(image: int | None) -> int:
     return image
 
 
-def _plan(sample: Sample, asked: Sequence[int], images: GroupImages, planner: Planner, rules: RowRules) -> set[int] | None:
-    """Fill in sizes and plans; which of the images are left out (by their order), or None to leave out the row."""
+def _plan(sample: Sample, asked: Sequence[int], images: GroupImages, planner: Planner, rules: RowRules) -> set[int] | LeftOut:
+    """Fill in sizes and plans; which of the images are left out (by their order), or that the row is."""
     sizes = [images.size(sample.row, image) for image in asked]
     bad = {n: size for n, size in enumerate(sizes) if isinstance(size, str)}
     policy = rules.bad_image(chat=sample.chat)
     while True:
         gone = set(bad) if policy == "drop_image" else set()
         if bad and policy == "error":
-            number, reason = next(iter(bad.items()))
-            raise DataError(f"an image can't be used: image {number} of the row is {reason}")
+            number, error = next(iter(bad.items()))
+            raise DataError(f"an image can't be used: image {number} of the row is {error}")
         if bad and policy == "drop_sample":
-            return None
+            return LeftOut(reason(next(iter(bad.values()))))
         kept = [n for n in range(len(asked)) if n not in gone]
         usable = {n: size for n, size in enumerate(sizes) if n not in bad and not isinstance(size, str)}
         used = [usable.get(n, BLANK) for n in kept]
@@ -144,6 +155,7 @@ def _plan(sample: Sample, asked: Sequence[int], images: GroupImages, planner: Pl
     sample.sizes = used
     sample.planned = [planner.plan(*size, len(used)) for size in used]
     sample.blank = bool(bad) and policy == "blank"
+    sample.lost = [reason(bad[n], blank=sample.blank) for n in sorted(bad)]
     return gone
 
 
@@ -159,7 +171,7 @@ def _refused(
         except DataError as error:
             if size == BLANK:
                 raise
-            return number, error.message
+            return number, f"refused by its policy: {error.message}"
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -17,10 +17,10 @@ from zephon.errors import DataError, PluginError, RecipeError, unknown
 from zephon.plugin import Apply, Drops, Operator, Outcome
 from zephon_vision import columns
 from zephon_vision._arena import Arena
-from zephon_vision._bad_documents import without_loss
-from zephon_vision._bad_images import BadImages, check_ratio
+from zephon_vision._bad_documents import document_component, without_loss
+from zephon_vision._bad_images import BadImages, LostImages, check_ratio, reason
 from zephon_vision._decoders_scaled import NotWholeError, ScaledResize, scale_for
-from zephon_vision._decoders_source import Images, Reference, check_image_type, load_bytes
+from zephon_vision._decoders_source import MISSING, Images, Reference, check_image_type, load_bytes
 from zephon_vision._inherited import Exif, check_exif, exif_parts, inherited, size_of
 from zephon_vision._pixel_blocks import POOL, Blocks, lists
 from zephon_vision.collate import PIXEL_DTYPES, CollatesVision
@@ -28,7 +28,7 @@ from zephon_vision.decoders import Decoder, check_decoder, decode, refuses_damag
 from zephon_vision.headers import MAX_PIXELS, Header, check_size, read_header
 from zephon_vision.policies.base import Pixels, Plan, Policy, Resize, load
 from zephon_vision.policies.raw import Raw
-from zephon_vision.probe_images import place_of, reason
+from zephon_vision.probe_images import place_of
 from zephon_vision.resize import Backend, make_resize, pooled, resize_parts, settle_backend
 
 OnBadImage = Literal["auto", "blank", "drop_sample", "error"]
@@ -134,7 +134,14 @@ class DecodeImages(CollatesVision, Operator):
         """What says which tokens belong to a bad image."""
         if self.policy is not None:
             return ()
-        return (groups.TOKENS, groups.LOSS_MASK, groups.LENGTHS, columns.IMAGE_SPANS, columns.IMAGE_DOCUMENT)
+        return (
+            groups.TOKENS,
+            groups.LOSS_MASK,
+            groups.LENGTHS,
+            groups.DOC_COMPONENT,
+            columns.IMAGE_SPANS,
+            columns.IMAGE_DOCUMENT,
+        )
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         """With pixels, without files."""
@@ -323,7 +330,7 @@ class BoundDecodeImages:
         else:
             made = without_loss(made, images, bad, make=_lacks_mask(settings, made.schema))
         if settings._bad != "drop_sample" or not errors:
-            return Outcome(made)
+            return Outcome(made, Drops(parts=_blanks(group, images, errors)))
         rows: dict[str, dict[int, None]] = {}
         gone: set[int] = set()
         for index in bad:
@@ -351,6 +358,16 @@ class _Tools(NamedTuple):
     planar: Resize
     """For policies that are `planar`."""
     takes_words: bool
+
+
+def _blanks(group: pa.RecordBatch, images: Images, errors: Mapping[int, str]) -> dict[tuple[str, str], dict[int, int]]:
+    """The images that are left blank, as `Drops.parts`; those that are missing among planned ones were counted where they went."""
+    lost = LostImages(group)
+    for index, error in sorted(errors.items()):
+        if error != MISSING:
+            row, number = images.place(index)
+            lost.of(document_component(group, row, number), reason(error, blank=True))
+    return lost.parts
 
 
 def _load(spec: str) -> Policy:

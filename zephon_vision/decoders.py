@@ -110,23 +110,13 @@ def decode(
         data = data.cast("B")
     head = read_header(data) if header is None else header
     check_size(head, max_pixels=max_pixels)
-    back = 1
-    if not upright and head.orientation != 1:
-        if head.format == "TIFF":  # Pillow turns it by itself
-            back = {6: 8, 8: 6}.get(head.orientation, head.orientation)
-        else:
-            head = head.as_stored()
-    if scale > 1 and head.format != "JPEG":
+    head, back = (head, 1) if upright else _as_stored(head)
+    if head.format != "JPEG":
         scale = 1
-    height, width = (head.height, head.width) if scale == 1 else (-(-head.height // scale), -(-head.width // scale))
+    height, width = -(-head.height // scale), -(-head.width // scale)
     try:
         rgb = None
-        if (
-            decoder != "pillow"
-            and head.coding in _HUFFMAN
-            and head.channels in (1, 3)
-            and (library := _simplejpeg()) is not None
-        ):
+        if decoder != "pillow" and head.coding in _HUFFMAN and head.channels in (1, 3) and (library := _simplejpeg()):
             rgb = _turbo(library, data, head, salvage, scale, arena, words=words)
         if rgb is None:
             rgb = _by_pillow(data, head, salvage, scale)
@@ -141,6 +131,13 @@ def decode(
             f"undecodable: the header says {width} × {height} pixels, and there are {rgb.shape[1]} × {rgb.shape[0]}"
         )
     return turn(rgb, back)
+
+
+def _as_stored(head: Header) -> tuple[Header, int]:
+    """The header of the picture as it is stored, and the orientation that brings back what Pillow turned."""
+    if head.format == "TIFF":  # Pillow turns it by itself
+        return head, {6: 8, 8: 6}.get(head.orientation, head.orientation)
+    return (head if head.orientation == 1 else head.as_stored()), 1
 
 
 def _short(error: Exception) -> str:

@@ -17,7 +17,7 @@ from zephon.arrays import filled, from_values, list_sizes, to_arrow, to_numpy
 from zephon.errors import DataError, RecipeError, Where, unknown
 from zephon.plugin import Apply, Drops, Operator, Outcome
 from zephon_vision import columns
-from zephon_vision._bad_images import BadImages, check_ratio
+from zephon_vision._bad_images import BadImages, LostImages, check_ratio, reason
 from zephon_vision._decoders_source import Images, Reference, check_image_type, mapped
 from zephon_vision._inherited import Exif, check_exif, exif_parts, inherited, size_of
 from zephon_vision.headers import MAX_PIXELS, Header, check_size, read_header
@@ -170,7 +170,10 @@ class ProbeImages(Operator):
                 made, columns.SEGMENTS, _drop_segments(groups.column(group, columns.SEGMENTS), images.offsets, bad)
             )
         info = self._info(offsets, [found[i] for i in keep.tolist()], [None] * len(keep))
-        return Outcome(groups.set_column(made, columns.IMAGE_INFO, info))
+        lost = LostImages(group)
+        for index in np.flatnonzero(bad).tolist():
+            lost.add(int(row_of[index]), reason(errors[index] or ""))
+        return Outcome(groups.set_column(made, columns.IMAGE_INFO, info), Drops(parts=lost.parts))
 
     def _info(self, offsets: Ints, found: Sequence[Header | None], errors: Sequence[str | None]) -> ArrowArray:
         sizes = [size_of(h, self.exif) if h else (0, 0) for h in found]
@@ -190,11 +193,6 @@ def _count(seen: BadImages, group: pa.RecordBatch, images: Images, errors: Seque
         if error is not None and not error.startswith("too "):
             lists[row].append(error)
     seen.of_rows(group, np.diff(images.offsets).tolist(), lists)
-
-
-def reason(error: str) -> str:
-    """The kind of an error, for counting: what stands before the details."""
-    return "bad image: " + error.partition(":")[0]
 
 
 def place_of(group: pa.RecordBatch, row: int) -> Where:

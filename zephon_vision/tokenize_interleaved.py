@@ -18,19 +18,21 @@ from zephon.operators.token_backends import Ahead
 from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load_tokenizer
 from zephon.plugin import Drops, Operator, Outcome
 from zephon_vision import columns
-from zephon_vision._bad_images import BadImages, check_ratio
+from zephon_vision._bad_images import BadImages, LostImages, check_ratio
 from zephon_vision._inherited import Exif, check_exif, exif_parts, inherited
 from zephon_vision._tokens_assemble import SCHEMA, Output, Pieces, build, make_pieces, replan
 from zephon_vision._tokens_images import GroupImages, Planner
-from zephon_vision._tokens_rows import OnBadImage, RowRules, Sample, Segments, TrainOn, read_row
+from zephon_vision._tokens_rows import LeftOut, OnBadImage, RowRules, Sample, Segments, TrainOn, read_row
 from zephon_vision._tokens_vocabulary import Vocabulary, named_strings, special_strings
-from zephon_vision.chat.base import Renderer
+from zephon_vision.chat.base import IMAGE, Renderer
 from zephon_vision.chat.choose import NAMES, WITH_BOS, renderer, resolve, template_of
 from zephon_vision.collate import CollatesVision
 from zephon_vision.policies.base import Policy, load
 from zephon_vision.truncate import cut_chat, cut_document
 
 OverLong = Literal["error", "drop", "truncate", "split", "fit_images"]
+
+_UNTRAINED = "nothing to train on"
 
 
 def _outside() -> Any:
@@ -323,8 +325,10 @@ class BoundTokenizeInterleaved:
             except ZephonError as error:
                 error.where = error.where.within(_where(group, row))
                 raise
-            if isinstance(made, str):
-                dropped.row(made, row)
+            for why in made.lost:
+                dropped.images.add(row, why)
+            if isinstance(made, LeftOut):
+                dropped.row(made.reason, row)
             else:
                 samples.append(made)
         self._seen.of_rows(group, *images.seen())
@@ -378,15 +382,13 @@ class BoundTokenizeInterleaved:
                 return []
             candidates = self._cut(number, sample, pieces)
         kept = [c for c in candidates if settings.train_on == "none" or sample.blank or _trains(c, pieces, here.start)]
-        lost = _untrained_tokens(candidates, kept, pieces, here)
         if not kept:
-            dropped.row("nothing to train on", sample.row, total)
+            dropped.row(_UNTRAINED, sample.row, total)
             return []
-        dropped.tokens("nothing to train on", sample.row, lost)
-        # BOS and EOS of further documents were not there before
-        frame = (len(self._rules.before) + len(self._rules.after)) * (len(candidates) - 1) if not sample.chat else 0
-        written = sum(_size(c, pieces, here) for c in candidates)
-        dropped.tokens("truncated", sample.row, max(0, total + frame - written))
+        if candidates[0].cuts is not None:
+            # BOS and EOS of further documents were not there before
+            frame = (len(self._rules.before) + len(self._rules.after)) * (len(candidates) - 1) if not sample.chat else 0
+            dropped.cut(sample.row, total + frame, candidates, kept, pieces)
         return kept
 
     def _cut(self, number: int, sample: Sample, pieces: Pieces) -> list[Output]:
@@ -398,10 +400,6 @@ class BoundTokenizeInterleaved:
             return [Output(number, cut_chat(kinds, lengths, sample.script.turns, limit))]
         split = self._settings.over_long == "split"
         return [Output(number, cuts) for cuts in cut_document(kinds, lengths, limit, split=split)]
-
-
-def _size(output: Output, pieces: Pieces, here: slice) -> int:
-    return int(pieces.lengths[here].sum()) if output.cuts is None else sum(stop - start for _, start, stop in output.cuts)
 
 
 def _trains(output: Output, pieces: Pieces, first: int) -> bool:
@@ -418,11 +416,6 @@ def _trains(output: Output, pieces: Pieces, first: int) -> bool:
     return False
 
 
-def _untrained_tokens(candidates: list[Output], kept: list[Output], pieces: Pieces, here: slice) -> int:
-    chosen = {id(c) for c in kept}
-    return sum(_size(c, pieces, here) for c in candidates if id(c) not in chosen)
-
-
 class _Dropped:
     """What was left out of a group."""
 
@@ -431,14 +424,31 @@ class _Dropped:
         self._component = groups.ints(group, groups.COMPONENT).tolist() if has else [-1] * group.num_rows
         self._rows: dict[str, list[int]] = {}
         self._tokens: dict[str, dict[int, int]] = {}
+        self.images = LostImages(group)
 
     @property
     def drops(self) -> Drops:
-        return Drops({reason: np.array(rows, dtype=np.int64) for reason, rows in self._rows.items()}, self._tokens)
+        rows = {reason: np.array(rows, dtype=np.int64) for reason, rows in self._rows.items()}
+        return Drops(rows, self._tokens, parts=self.images.parts)
 
     def row(self, reason: str, row: int, tokens: int = 0) -> None:
         self._rows.setdefault(reason, []).append(row)
         self.tokens(reason, row, tokens)
+
+    def cut(self, row: int, total: int, candidates: list[Output], kept: list[Output], pieces: Pieces) -> None:
+        """A sample of `total` tokens was cut into `candidates`, of which some were `kept`."""
+        chosen = {id(c) for c in kept}
+        shows = (pieces.kinds[pieces.of(candidates[0].sample)] == IMAGE).tolist()
+        tokens, images = [0, 0], [0, 0]
+        for output in candidates:
+            is_kept = id(output) in chosen
+            for piece, start, stop in output.cuts or ():
+                tokens[is_kept] += stop - start
+                images[is_kept] += shows[piece]
+        self.tokens(_UNTRAINED, row, tokens[False])
+        self.tokens("truncated", row, max(0, total - sum(tokens)))
+        self.images.add(row, _UNTRAINED, images[False])
+        self.images.add(row, "truncated", sum(shows) - sum(images))
 
     def tokens(self, reason: str, row: int, tokens: int) -> None:
         if tokens:

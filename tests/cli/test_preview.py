@@ -338,6 +338,24 @@ def test_data_is_shown_through_a_plain_pipeline(tokenizer: Path, tmp_path: Path,
     assert "The quick brown fox" in "".join(found.text)
 
 
+def test_images_of_data_may_be_in_a_folder_of_their_own(
+    tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "media").mkdir()
+    (tmp_path / "media" / "a.jpg").write_bytes(picture(1))
+    rows = [{"texts": ["What is this?", None, "The end"], "images": [None, name, None]} for name in ("a.jpg", "b.jpg")]
+    (tmp_path / "pages.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    arguments = ["preview", str(tmp_path / "pages.jsonl"), "--tokenizer", str(tokenizer), "--images", POLICY]
+    assert main([*arguments, "--media-root", str(tmp_path / "media")]) == 0
+    shown = capsys.readouterr().out
+    assert "90×60" in shown
+    assert "dropped: tokenize_interleaved: bad image: unreadable: 1 images" in shown
+    assert main(arguments) == 0
+    assert "bad image: unreadable: 2 images" in capsys.readouterr().out
+    assert main([*arguments, "--media-root", str(tmp_path / "no such")]) == 1
+    assert "there is no folder" in capsys.readouterr().err
+
+
 def test_data_without_a_tokenizer_is_refused_with_the_way_out() -> None:
     with pytest.raises(RecipeError, match="--tokenizer"):
         load_pipeline("some/data.parquet", {})

@@ -76,7 +76,7 @@ def test_with_a_higher_limit_the_run_goes_on_from_where_it_was(folder: Path) -> 
 def test_limits_of_the_user_are_no_bad_images(folder: Path) -> None:
     run = pipeline(folder, {"small": [chat("good.jpg")] * 1100}, tokenize={"min_side": 100})
     assert not list(run)
-    assert run.accounting()["rows"]["dropped"] == {"tokenize_interleaved: bad image": 1100}
+    assert run.accounting()["rows"]["dropped"] == {"tokenize_interleaved: bad image: too small": 1100}
 
 
 def test_the_share_is_of_the_last_images_of_each_data_set(caplog: pytest.LogCaptureFixture) -> None:
@@ -89,6 +89,66 @@ def test_the_share_is_of_the_last_images_of_each_data_set(caplog: pytest.LogCapt
             for _ in range(WINDOW):  # many good ones long ago don't help
                 seen.count(0, 10, ["missing"])
     assert sum("missing" in record.message for record in caplog.records) == 1
+
+
+def lost(run: Pipeline) -> dict[str, dict[str, int]]:
+    """How many images went and why, in all and by data set, of a whole run."""
+    list(run)
+    images = run.accounting()["parts"].get("images", {"dropped": {}, "by_dataset": {}})
+    return {"all": images["dropped"], **{name: side["dropped"] for name, side in images["by_dataset"].items()}}
+
+
+def page(*parts: str) -> dict[str, Any]:
+    """A document; `parts` that end in .jpg are images."""
+    images = [part if part.endswith(".jpg") else None for part in parts]
+    return {"texts": [part if image is None else None for part, image in zip(parts, images, strict=True)], "images": images}
+
+
+@pytest.mark.parametrize(
+    ("probe", "tokenize", "who", "fate"),
+    [
+        ("drop_image", "error", "probe_images", "bad image"),
+        ("keep", "drop_image", "tokenize_interleaved", "bad image"),
+        ("keep", "blank", "tokenize_interleaved", "blank image"),
+    ],
+)
+def test_images_that_rows_lose_are_counted_by_reason_and_data_set(
+    folder: Path, probe: str, tokenize: str, who: str, fate: str
+) -> None:
+    (folder / "page.jpg").write_bytes(b"<html>")
+    sets = {
+        "left": [page("a", "gone.jpg", "b"), page("a", "good.jpg", "b", "gone.jpg")],
+        "right": [page("c", "page.jpg"), page("d", "good.jpg")],
+    }
+    run = pipeline(folder, sets, probe={"on_bad_image": probe}, tokenize={"on_bad_image": tokenize})
+    missing, html = f"{who}: {fate}: unreadable", f"{who}: {fate}: an HTML page, not an image"
+    assert lost(run) == {"all": {missing: 2, html: 1}, "left": {missing: 2}, "right": {html: 1}}
+    assert run.accounting()["rows"]["dropped"] == {}
+
+
+def test_images_that_cant_be_decoded_after_packing_are_counted_for_the_data_set_of_their_document(folder: Path) -> None:
+    (folder / "half.jpg").write_bytes(GOOD[: len(GOOD) // 2])
+    sets = {"left": [page("a", "good.jpg")] * 2, "right": [page("a", "good.jpg", "half.jpg"), page("c", "half.jpg")]}
+    base = [Dataset.from_records(name, rows) for name, rows in sets.items()]
+    run = (
+        Pipeline(StaticMixtureWorkSource(base, dict.fromkeys(sets, 1.0), stop_after_passes=1))
+        .interleave(media_root=str(folder))
+        .tokenize_interleaved(tokenizer=fast(QWEN), images='qwen2_5_vl{"max_pixels": 3136}', pad_token_id=0)
+        .pack_multimodal(max_length=128)
+        .decode_images()
+        .batch(1)
+        .options(lanes=1, runner="inline")
+    )
+    reason = "decode_images: blank image: undecodable"
+    assert lost(run) == {"all": {reason: 2}, "left": {}, "right": {reason: 2}}
+
+
+def test_images_that_are_cut_off_are_counted(folder: Path) -> None:
+    words = "word " * 30
+    rows = [page(words, "good.jpg", "end", "good.jpg"), page("short", "good.jpg")]
+    run = pipeline(folder, {"one": rows}, tokenize={"max_length": 24, "over_long": "truncate"})
+    assert lost(run)["all"] == {"tokenize_interleaved: truncated": 2}
+    assert not lost(pipeline(folder, {"one": rows}, tokenize={"max_length": 24, "over_long": "split"}))["all"]
 
 
 @pytest.mark.parametrize("limit", [-0.1, 1.5])

@@ -75,6 +75,7 @@ def _add_preview(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     data.add_argument("--images", metavar="POLICY", help="the image policy (default: qwen2_5_vl, if the data has images)")
     data.add_argument("--field", metavar="F", help="the column with the text")
     data.add_argument("--max-length", metavar="N", type=_count, help="tokens in a sequence")
+    data.add_argument("--media-root", metavar="D", help="the folder that image paths are under (default: the data's own)")
 
 
 def _count(text: str) -> int:
@@ -147,7 +148,7 @@ def _run(given: argparse.Namespace) -> int:
     if given.command == "preview":
         from zephon.cli.preview import run_preview
 
-        settings = {"tokenizer": given.tokenizer, "images": given.images, "field": given.field, "max_length": given.max_length}
+        settings = {name: getattr(given, name) for name in ("tokenizer", "images", "field", "max_length", "media_root")}
         return run_preview(given.target, settings, batches=given.batches, characters=given.characters, html=given.html)
     if given.vlm:
         from zephon.cli.demo_vlm import run_demo_vlm

@@ -141,6 +141,8 @@ class Preview:
     accounting: Mapping[str, Any]
     drops: Sequence[tuple[str, int, int]] = field(default=())
     """`(reason, rows, tokens)`."""
+    lost: Sequence[tuple[str, str, int]] = field(default=())
+    """`(kind, reason, how many)` of what rows that stayed have lost, such as images."""
 
 
 def run_preview(target: str, settings: Mapping[str, Any], *, batches: int, characters: int, html: str | None) -> int:
@@ -183,7 +185,8 @@ def default_pipeline(uri: str, settings: Mapping[str, Any]) -> Pipeline:
     """A plain pipeline over a data set, once through: of images and chats by their layout, else of text.
 
     Args:
-        settings: `tokenizer`, `images` (the image policy), `field` (the text column), `max_length`; None: by default.
+        settings: `tokenizer`, `images` (the image policy), `field` (the text column), `max_length`, `media_root` (the folder that image
+            paths are under; None: the data's own); None: by default.
     """
     if settings.get("tokenizer") is None:
         raise RecipeError("a preview of data needs a tokenizer", hint="give --tokenizer PATH, or preview FILE.py:pipeline")
@@ -197,7 +200,11 @@ def default_pipeline(uri: str, settings: Mapping[str, Any]) -> Pipeline:
     if not vision:
         tokenized = pipeline.tokenize(tokenizer_id=settings["tokenizer"], field=field_name or "text")
         return _padded(tokenized, "pack_flat", max_length=length, algorithm="best_fit_wrap").batch(1)
-    root = str(Path(uri).resolve() if Path(uri).is_dir() else Path(uri).resolve().parent) if "://" not in uri else None
+    root = settings.get("media_root")
+    if root is None and "://" not in uri:
+        root = str(Path(uri).resolve() if Path(uri).is_dir() else Path(uri).resolve().parent)
+    elif root is not None and not Path(root).is_dir():
+        raise RecipeError(f"there is no folder {root!r}", hint="--media-root is the folder that the images' paths are under")
     tokenized = (
         pipeline.interleave(media_root=root, text_column=field_name)
         .probe_images(media_root=root)
@@ -263,7 +270,7 @@ def preview(pipeline: Pipeline, *, batches: int, title: str = "") -> Preview:
             sequences += _Rows(batch, own, decoder, roots).sequences()
     accounting = own.accounting()
     chain = " → ".join([", ".join(d.name for d in own.source.datasets), *(op.name for op in operators)])
-    return Preview(title, chain, plan, sequences, accounting, _drops(accounting))
+    return Preview(title, chain, plan, sequences, accounting, _drops(accounting), _lost(accounting))
 
 
 def _keeping_images(operator: Any) -> Any:
@@ -274,6 +281,11 @@ def _keeping_images(operator: Any) -> Any:
 def _drops(accounting: Mapping[str, Any]) -> list[tuple[str, int, int]]:
     rows, tokens = (accounting.get(side, {}).get("dropped", {}) for side in ("rows", "tokens"))
     return [(reason, rows.get(reason, 0), tokens.get(reason, 0)) for reason in dict.fromkeys((*rows, *tokens))]
+
+
+def _lost(accounting: Mapping[str, Any]) -> list[tuple[str, str, int]]:
+    parts = accounting.get("parts", {})
+    return [(kind, reason, number) for kind, lost in parts.items() for reason, number in lost["dropped"].items()]
 
 
 class _Rows:

@@ -108,12 +108,14 @@ def _figure(image: Shown) -> str:
 
 
 def _losses(preview: Preview) -> Iterator[str]:
-    if not preview.drops:
+    if not preview.drops and not preview.lost:
         yield '<p class="soft">Nothing was dropped.</p>\n'
         return
     yield "<section><h2>Dropped</h2><table><tr><th>reason</th><th>rows</th><th>tokens</th></tr>"
     for reason, rows, tokens in preview.drops:
         yield f"<tr><td>{escape(reason)}</td><td>{rows:,}</td><td>{tokens:,}</td></tr>"
+    for kind, reason, number in preview.lost:
+        yield f'<tr><td>{escape(reason)}</td><td colspan="2">{number:,} {escape(kind)}</td></tr>'
     yield "</table></section>\n"
 
 

@@ -40,7 +40,9 @@ def show(preview: Preview, *, characters: int, console: Any = None) -> None:
         console.print("no batches")
     for reason, rows, tokens in preview.drops:
         console.print(Text(f"dropped: {reason}: {rows:,} rows, {tokens:,} tokens", style="bold red"))
-    if not preview.drops:
+    for kind, reason, number in preview.lost:
+        console.print(Text(f"dropped: {reason}: {number:,} {kind}", style="bold red"))
+    if not preview.drops and not preview.lost:
         console.print(Text("nothing was dropped", style="dim"))
 
 

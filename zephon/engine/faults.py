@@ -68,6 +68,8 @@ class Losses:
 
     rows: dict[tuple[str, str], Counts] = field(default_factory=dict)
     tokens: dict[tuple[str, str], Counts] = field(default_factory=dict)
+    parts: dict[tuple[str, str, str], Counts] = field(default_factory=dict)
+    """What rows that stayed have lost, by (kind, operator, reason)."""
     added: dict[str, Counts] = field(default_factory=dict)
     """Rows, by operator."""
     tokens_in: Counts = field(default_factory=dict)
@@ -93,6 +95,8 @@ class Losses:
         for mine, others in ((self.rows, other.rows), (self.tokens, other.tokens)):
             for name, counts in others.items():
                 _add(mine, name, counts)
+        for part, counts in other.parts.items():
+            _add(self.parts, part, counts)
         for more, theirs in ((self.added, other.added), (self.tokens_added, other.tokens_added)):
             for operator, counts in theirs.items():
                 _add(more, operator, counts)
@@ -123,6 +127,8 @@ class Losses:
             self.drop(operator, reason, gone, with_them)
             add_counts(rows, gone)
             add_counts(tokens, with_them)
+        for (kind, reason), counts in drops.parts.items():
+            _add(self.parts, (kind, operator, reason), {int(c): int(n) for c, n in counts.items()})
         return rows, tokens
 
 

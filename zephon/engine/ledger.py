@@ -114,7 +114,8 @@ class Ledger:
     def report(self, states: Mapping[int, LaneState]) -> dict[str, Any]:
         """`{"rows": {...}, "tokens": {...}, ...}`, each with totals and per data set, up to the lanes' delivered `states`.
 
-        `in + added = out + replayed + sum(dropped) + in_flight`, for rows and for tokens, in total and for each data set.
+        `in + added = out + replayed + sum(dropped) + in_flight`, for rows and for tokens, in total and for each data set. `parts` says
+        what rows that stayed have lost, by kind (say, images) and reason, in what has been worked on so far.
         """
         with self._guard:
             self._count_exactly(states)
@@ -122,20 +123,33 @@ class Ledger:
         return {
             "rows": self._side(self.rows_in, _sum(lost.added), self.rows_out, self.rows_replayed, lost.rows),
             "tokens": self._side(lost.tokens_in, _sum(lost.tokens_added), self.tokens_out, self.tokens_replayed, lost.tokens),
+            "parts": {kind: self._parts(kind) for kind in sorted({kind for kind, _, _ in lost.parts})},
             "sequences": self.sequences,
             "padding_tokens": self.padding,
             "failures": self.failures,
         }
+
+    def _parts(self, kind: str) -> dict[str, Any]:
+        """What rows that stayed have lost of this kind."""
+        lost = {
+            f"{operator}: {reason}": counts for (k, operator, reason), counts in sorted(self.losses.parts.items()) if k == kind
+        }
+
+        def one(component: int | None) -> dict[str, Any]:
+            return {"dropped": _picked(lost, component)}
+
+        return one(None) | {"by_dataset": {name: one(number) for number, name in enumerate(self.names)}}
 
     def _side(
         self, came: Counts, added: Counts, out: Counts, replayed: Counts, dropped: Mapping[tuple[str, str], Counts]
     ) -> dict[str, Any]:
         def one(component: int | None) -> dict[str, Any]:
             def pick(table: Mapping[int, int]) -> int:
-                return sum(table.values()) if component is None else table.get(component, 0)
+                return _pick(table, component)
 
-            reasons = {f"{operator}: {reason}": pick(counts) for (operator, reason), counts in sorted(dropped.items())}
-            reasons = {reason: count for reason, count in reasons.items() if count}
+            reasons = _picked(
+                {f"{operator}: {reason}": counts for (operator, reason), counts in sorted(dropped.items())}, component
+            )
             held = pick(came) + pick(added) - pick(out) - pick(replayed) - sum(reasons.values())
             return {
                 "in": pick(came),
@@ -147,6 +161,16 @@ class Ledger:
             }
 
         return one(None) | {"by_dataset": {name: one(number) for number, name in enumerate(self.names)}}
+
+
+def _pick(table: Mapping[int, int], component: int | None) -> int:
+    """One data set's count, or (None) that of all."""
+    return sum(table.values()) if component is None else table.get(component, 0)
+
+
+def _picked(tables: Mapping[str, Mapping[int, int]], component: int | None) -> dict[str, int]:
+    """`_pick` of each, without those that are 0."""
+    return {name: count for name, table in tables.items() if (count := _pick(table, component))}
 
 
 def _sum(tables: Mapping[str, Counts]) -> Counts:

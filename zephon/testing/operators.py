@@ -136,16 +136,17 @@ def _check_provenance(operator: Operator, group: pa.RecordBatch, outcome: Outcom
         dropped = {came[int(i)] for i in gone}
         _require(not dropped & set(went), "a row is counted as dropped and is there all the same")
         _require(dropped | set(went) == set(came), "a row is neither in the output nor counted as dropped (Outcome.drops)")
-    _check_token_drops(outcome.drops)
+    _check_counted(outcome.drops)
     if operator.keeps_rows:
         _require(went == came, "`keeps_rows` is not true: rows were added, dropped or reordered")
 
 
-def _check_token_drops(drops: Drops) -> None:
-    for reason, tokens in drops.tokens.items():
-        for component, count in tokens.items():
-            whole = isinstance(component, int | np.integer) and isinstance(count, int | np.integer)
-            _require(whole and count >= 0, f"tokens dropped as {reason!r} are not counted as {{component: number}}")
+def _check_counted(drops: Drops) -> None:
+    for what, table in (("tokens", drops.tokens), ("parts", drops.parts)):
+        for reason, counts in table.items():
+            for component, count in counts.items():
+                whole = isinstance(component, int | np.integer) and isinstance(count, int | np.integer)
+                _require(whole and count >= 0, f"{what} dropped as {reason!r} are not counted as {{component: number}}")
 
 
 def _check_empty(apply: Callable[[pa.RecordBatch], Any], given: Groups) -> None:
@@ -170,8 +171,8 @@ def _check_parts(apply: Callable[[pa.RecordBatch], Any], given: Groups, made: Se
                 _same_rows([outcome.group], rows),
                 "a slice of a group gives other rows than the group (or pass across_rows=True)",
             )
-            tokens = _sum_tokens([p.drops for p in parts])
-            _require(tokens == _sum_tokens([outcome.drops]), "slices of a group drop other tokens than the group")
+            dropped = _sums([p.drops for p in parts])
+            _require(dropped == _sums([outcome.drops]), "slices of a group drop other tokens or parts than the group")
 
 
 def _check_views(operator: Operator, apply: Callable[[pa.RecordBatch], Any], given: Groups, made: Sequence[Outcome]) -> None:
@@ -247,7 +248,7 @@ def _decide(operator: StatefulOperator, given: Groups, where: LaneWindow) -> lis
         _require(not any(len(v) for v in decision.drops.rows.values()), "drops.rows of a flush refer to no group")
         decisions.append(decision)
     for decision in decisions:
-        _check_token_drops(decision.drops)
+        _check_counted(decision.drops)
     return decisions
 
 
@@ -402,14 +403,15 @@ def _same_rows(one: Groups, two: Groups) -> bool:
 
 def _same_outcome(one: Outcome, two: Outcome) -> bool:
     rows = {r: v.tolist() for r, v in one.drops.rows.items()} == {r: v.tolist() for r, v in two.drops.rows.items()}
-    return rows and _sum_tokens([one.drops]) == _sum_tokens([two.drops]) and _same_rows([one.group], [two.group])
+    return rows and _sums([one.drops]) == _sums([two.drops]) and _same_rows([one.group], [two.group])
 
 
-def _sum_tokens(drops: Sequence[Drops]) -> dict[tuple[str, int], int]:
-    sums: dict[tuple[str, int], int] = {}
+def _sums(drops: Sequence[Drops]) -> dict[tuple[Any, int], int]:
+    """Of tokens and parts, by reason and data set."""
+    sums: dict[tuple[Any, int], int] = {}
     for one in drops:
-        for reason, tokens in one.tokens.items():
-            for component, count in tokens.items():
+        for reason, counts in (*one.tokens.items(), *one.parts.items()):
+            for component, count in counts.items():
                 if count:
                     sums[reason, int(component)] = sums.get((reason, int(component)), 0) + int(count)
     return sums

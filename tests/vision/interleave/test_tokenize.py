@@ -175,7 +175,10 @@ def test_bad_images_may_drop_the_sample_and_are_counted() -> None:
         [document("a", image()), document("a", BROKEN), document("a", (None, None)), document("a", (None, "/no/file"))],
         on_bad_image="drop_sample",
     )
-    assert made.drops.rows["bad image"].tolist() == [1, 2, 3]
+    kinds = ("an HTML page, not an image", "missing", "unreadable")
+    assert {why: rows.tolist() for why, rows in made.drops.rows.items()} == {
+        f"bad image: {k}": [n] for n, k in enumerate(kinds, 1)
+    }
     assert made.group.column("_row").to_pylist() == [100]
 
 
@@ -196,7 +199,7 @@ def test_by_default_a_bad_image_drops_a_chat_and_of_a_document_only_itself() -> 
     assert [len(row["images"]) for row in made.group.to_pylist()] == [0, 1]
     assert not made.drops.rows
     assert [len(row["images"]) for row in other.group.to_pylist()] == [1]
-    assert other.drops.rows["bad image"].tolist() == [0]
+    assert other.drops.rows["bad image: an HTML page, not an image"].tolist() == [0]
 
 
 def test_images_that_stand_for_too_few_tokens_are_bad_ones() -> None:
@@ -204,7 +207,7 @@ def test_images_that_stand_for_too_few_tokens_are_bad_ones() -> None:
     tokens = [row["image_tokens"] for row in outcome(rows[:2]).group.to_pylist()]
     assert tokens[0] > tokens[1] > 0
     made = outcome(rows[:2], on_bad_image="drop_sample", min_image_tokens=tokens[1] + 1)
-    assert made.drops.rows["bad image"].tolist() == [1]
+    assert made.drops.rows["bad image: too small"].tolist() == [1]
     blank = outcome(rows[1:], on_bad_image="blank", min_image_tokens=tokens[1] + 1)
     assert len(blank.group) == 2
 
@@ -231,7 +234,8 @@ def test_sizes_that_the_policy_or_the_limits_refuse_are_bad_images() -> None:
         document("a", image(30, 240)),
     ]
     made = outcome(rows, min_side=14, max_aspect=8, on_bad_image="drop_sample")
-    assert made.drops.rows["bad image"].tolist() == [0, 2]
+    assert made.drops.rows["bad image: too long"].tolist() == [0]
+    assert made.drops.rows["bad image: too small"].tolist() == [2]
     made = outcome(rows, on_bad_image="drop_image")
     assert [len(row["images"]) for row in made.group.to_pylist()] == [0, 1, 1, 1]
 
