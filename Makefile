@@ -10,7 +10,7 @@ FOREIGN = tests/cli/ tests/dataset/ tests/formats/ tests/storage/ tests/stores/ 
 # and Ray's workers end, or hang, in a process that has those libraries
 CLUSTER = tests/cluster/
 
-.PHONY: demo demo-vlm test lint format bench bench-peers stub clean
+.PHONY: demo demo-vlm test lint format bench yardsticks stub clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/demo.stamp
@@ -35,12 +35,16 @@ format: $(VENV)/dev.stamp
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Zephon beside Grain, LitData, Streaming, …: a table and charts. Makes an environment per group of peers (6 GB with torch).
+# CASES="B1 B3" PEERS="grain litdata" REPEATS=5 IMAGES=800 MEGABYTES=64 DOCUMENTS=20000, or QUICK=1 to see that everything works
 bench: $(VENV)/dev.stamp
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.peers --charts $(if $(QUICK),--quick --repeats 1) \
+	$(foreach c,$(CASES),--only $(c)) $(if $(PEERS),--peer ours $(foreach p,$(PEERS),--peer $(p))) \
+	$(foreach o,REPEATS IMAGES MEGABYTES DOCUMENTS,$(if $($(o)),--$(shell echo $(o) | tr A-Z a-z) $($(o))))
 
-# beside Grain, LitData, Streaming, …: makes an environment per group of peers (6 GB with torch). ONLY="B1 B3" PEERS="grain litdata" REPEATS=5
-bench-peers: $(VENV)/dev.stamp
-	$(BIN)/python -m benchmarks.peers --charts $(foreach c,$(ONLY),--only $(c)) $(foreach p,$(PEERS),--peer ours --peer $(p)) $(if $(REPEATS),--repeats $(REPEATS))
+# beside the bare libraries
+yardsticks: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks
 
 stub: $(VENV)/dev.stamp
 	$(BIN)/python -m zephon.cli.stub

@@ -28,12 +28,12 @@ class Planned:
 
 def measure(setting: Setting) -> list[Result]:
     """All that planning does for a record: `chunk`, `draw`, and `bundle_rows` for the bundles that it lies in."""
-    web, code = _dataset("web", 10**6, 10**9), _dataset("code", 10**5, 10**8)
+    web, code = dataset("web", 10**6, 10**9), dataset("code", 10**5, 10**8)
     source = StaticMixtureWorkSource([web], seed=1)
     plans = {lanes: source.plan(lanes) for lanes in _LANES}
     mixed = StaticMixtureWorkSource([web, code], {"web": 0.7, "code": 0.3}, seed=1).plan(1024)
     order = alternate(lambda: float(len(plans[1].rows[0]._pass_order(7)[0])), repeats=1)[0][0]  # type: ignore[union-attr]
-    small = StaticMixtureWorkSource([_dataset("web", 10**3, 10**6)], seed=1)
+    small = StaticMixtureWorkSource([dataset("web", 10**3, 10**6)], seed=1)
     rows = 1 << (18 if setting.quick else 21)
     walks = [*(Walk(plans[lanes], range(lanes)) for lanes in _LANES), Walk(mixed, range(1024))]
     walks += [Walk(source.plan(64), range(64)), Walk(source.plan(64), range(64), _FAR)]
@@ -92,7 +92,7 @@ def _nanoseconds(timed: Sequence[Timed]) -> float:
     return statistics.median(t.wall / t.work for t in timed) * 1e9
 
 
-def _dataset(name: str, units: int, rows: int) -> Planned:
+def dataset(name: str, units: int, rows: int) -> Planned:
     """Units of about the same number of records, 2 KB each: ordinary text."""
     random = np.random.default_rng(len(name))
     mean = rows // units

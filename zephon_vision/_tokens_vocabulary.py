@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from zephon.errors import InternalError, RecipeError
 from zephon.keys import I64
 from zephon.operators.text_encoder import TextEncoder, hide_special, plain_settings
-from zephon.operators.token_backends import Ahead
+from zephon.operators.token_backends import Ahead, Library
 from zephon.operators.tokenizer_files import LoadedTokenizer
 from zephon_vision.policies.base import Policy, SpecialIds
 
@@ -41,14 +41,16 @@ class Texts:
 class Vocabulary:
     """A tokenizer made ready; any number of threads may use it."""
 
-    def __init__(self, loaded: LoadedTokenizer, special_tokens: Sequence[str], ahead: Ahead | None = None) -> None:
+    def __init__(
+        self, loaded: LoadedTokenizer, special_tokens: Sequence[str], backend: Library = "auto", ahead: Ahead | None = None
+    ) -> None:
         loaded = _marked_special(loaded, special_tokens)
         self._loaded = loaded
         self.specials = special_strings(loaded)
         self.strips_left, self.strips_right = _stripping(loaded)
-        self._encoder = SpanEncoder(loaded, ahead)
+        self._encoder = SpanEncoder(loaded, backend, ahead)
         rest = _never_first(loaded)
-        self._rest = self._encoder if rest is None else SpanEncoder(rest)
+        self._rest = self._encoder if rest is None else SpanEncoder(rest, backend)
 
     def encode(self, texts: Sequence[str], spans: Sequence[Spans], first: npt.NDArray[np.bool_]) -> Texts:
         """Encode the texts of a group; `spans` are the trained stretches of each, `first` says which begin a document."""
@@ -80,8 +82,8 @@ class Vocabulary:
 class SpanEncoder:
     """Encodes texts, and tells which tokens come from which characters."""
 
-    def __init__(self, loaded: LoadedTokenizer, ahead: Ahead | None = None) -> None:
-        self.encode = TextEncoder(loaded, allow_special=False, ahead=ahead).encode
+    def __init__(self, loaded: LoadedTokenizer, backend: Library, ahead: Ahead | None = None) -> None:
+        self.encode = TextEncoder(loaded, allow_special=False, backend=backend, ahead=ahead).encode
         self._loaded = loaded
 
     @cached_property

@@ -14,7 +14,7 @@ import pyarrow as pa
 from zephon import groups
 from zephon.errors import DataError, RecipeError, Where, ZephonError, unknown
 from zephon.operators.text_encoder import begin_file, default_frame
-from zephon.operators.token_backends import Ahead
+from zephon.operators.token_backends import Ahead, Library
 from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load_tokenizer
 from zephon.plugin import Drops, Operator, Outcome
 from zephon_vision import columns
@@ -106,6 +106,8 @@ class TokenizeInterleaved(CollatesVision, Operator):
     eos_token_id: int | None = None
     pad_token_id: int | None = None
     """For packers that follow."""
+    backend: Library = field(default="auto", metadata={"recipe": False})
+    """Which library encodes; ids are the same, so it has no part in the recipe."""
     parallelism: int | None = _outside()
     """How many groups to tokenise at once; not part of the recipe."""
 
@@ -117,6 +119,7 @@ class TokenizeInterleaved(CollatesVision, Operator):
             ("train_on", self.train_on, get_args(TrainOn)),
             ("over_long", self.over_long, get_args(OverLong)),
             ("on_bad_image", self.on_bad_image, get_args(OnBadImage)),
+            ("backend", self.backend, get_args(Library)),
         ):
             if value not in known:
                 raise RecipeError(f"tokenize_interleaved: {unknown(what, str(value), known)}")
@@ -175,7 +178,7 @@ class TokenizeInterleaved(CollatesVision, Operator):
     def prepare(self) -> None:
         """Have a quicker library load the vocabulary in the background."""
         if "_ahead" not in vars(self):
-            vars(self)["_ahead"] = begin_file(self._given, allow_special=False)
+            vars(self)["_ahead"] = begin_file(self._given, allow_special=False, backend=self.backend)
 
     def training_options(self) -> Mapping[str, Any]:
         """See `CollatesVision`; text without images is shifted as text is."""
@@ -283,7 +286,7 @@ class BoundTokenizeInterleaved:
     def __init__(self, settings: TokenizeInterleaved, ahead: Ahead | None = None) -> None:
         self._settings = settings
         policy = settings.policy
-        self._vocabulary = Vocabulary(settings.loaded, policy.special_tokens, ahead)
+        self._vocabulary = Vocabulary(settings.loaded, policy.special_tokens, settings.backend, ahead)
         self._planner = Planner(policy, self._vocabulary.special_ids(policy))
         before, after = settings.frame
         if settings.max_length is not None and settings.max_length <= len(before) + len(after):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from benchmarks.peers.environments import FREE
 from benchmarks.peers.runs import Entry
 
 Measure = Literal[
@@ -267,6 +268,7 @@ B9 = Case(
     (
         entry("ours", "threads", _THREADS),
         entry("ours", "processes", "processes, 2 workers"),
+        Entry("ours", "threads free-threaded", FREE, f"{_THREADS}, on an interpreter without its lock"),
         entry("public", "threads", _THREADS),
         entry("public", "processes", "processes"),
         entry("grain", "threads", "16 threads"),
@@ -294,6 +296,18 @@ B6 = Case(
     data={"tokens": ("parquet", "arrayrecord")},
     measure="restore_s",
 )
+B7 = Case(
+    "B7",
+    "planning, in read units of 1,000 records that exist as a table only",
+    "records/s",
+    tuple(
+        entry("ours", f"{lanes} lanes 10^{power}", f"{lanes:,} lane{'s' * (lanes > 1)}, 10^{power} records")
+        for power in (6, 9)
+        for lanes in (1, 64, 1024, 4096)
+    ),
+    # a record costs at most 1.2 times as much
+    tuple(Goal(f"ours: 1 lanes 10^{power}", 1 / 1.2, "rate", ours=f"4096 lanes 10^{power}") for power in (6, 9)),
+)
 SCALING = Case(
     "scaling",
     "B2 with 1, 2 and 4 workers on two cores",
@@ -307,4 +321,4 @@ SCALING = Case(
     seconds=2.0,
     workers=True,
 )
-CASES = {case.name: case for case in (B1, B2, B3, B3B, B4, B5, B6, B8, B9, SCALING)}
+CASES = {case.name: case for case in (B1, B2, B3, B3B, B4, B5, B6, B7, B8, B9, SCALING)}

@@ -62,7 +62,7 @@ def _run(asked: dict[str, Any]) -> dict[str, Any]:
     given = Given(**asked)
     cases = importlib.import_module(f"peers.loaders.{given.peer}").CASES
     made = cases["B2" if given.case == "scaling" else given.case]
-    if given.case == "B6":  # not a flow of batches
+    if given.case in ("B6", "B7"):  # not a flow of batches
         return dict(made(given))
     return dict(measure(made, given, began)) | imports
 

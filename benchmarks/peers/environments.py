@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
-import venv
 from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
 OURS = "ours"
 """The interpreter that runs the command."""
+FREE = "free"
+"""Ours again, on a free-threaded interpreter."""
+_FREE_PYTHONS = ("python3.15t", "python3.14t", "python3.13t")
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Environments:
             if k not in ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV")
         }
         kept |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-        return kept | ({"PYTHONPATH": str(HERE.parent.parent)} if group == OURS else {})
+        return kept | ({"PYTHONPATH": str(ROOT)} if group in (OURS, FREE) else {})
 
 
 def build(folder: Path, groups: list[str]) -> Environments:
@@ -40,7 +44,8 @@ def build(folder: Path, groups: list[str]) -> Environments:
         if group == OURS:
             continue
         try:
-            made.pythons[group] = _build(folder / group, HERE / f"{group}.txt")
+            base = sys.executable if group != FREE else _free_threaded()
+            made.pythons[group] = _build(folder / group, HERE / f"{group}.txt", base)
         except (OSError, subprocess.SubprocessError) as error:
             told = getattr(error, "stderr", "") or str(error)
             made.reasons[group] = (
@@ -49,14 +54,22 @@ def build(folder: Path, groups: list[str]) -> Environments:
     return made
 
 
-def _build(place: Path, wanted: Path) -> Path:
+def _free_threaded() -> str:
+    """A free-threaded interpreter on the path. Raises `OSError` where there is none."""
+    found = next((path for name in _FREE_PYTHONS if (path := shutil.which(name))), None)
+    if found is None:
+        raise OSError(f"no free-threaded interpreter is at hand ({', '.join(_FREE_PYTHONS)})")
+    return found
+
+
+def _build(place: Path, wanted: Path, base: str) -> Path:
     python, stamp = place / "bin" / "python", place / "made-from.sha256"
     digest = hashlib.sha256(wanted.read_bytes()).hexdigest()
     if stamp.exists() and stamp.read_text() == digest:
         return python
     print(f"installing {wanted.name} into {place} …", file=sys.stderr, flush=True)
-    venv.create(place, with_pip=True)
-    command = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", str(wanted)]
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=3600)
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", str(wanted)]
+    for command in ([base, "-m", "venv", str(place)], pip):
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=3600, cwd=ROOT)
     stamp.write_text(digest)
     return python

@@ -47,8 +47,8 @@ class Loader:
 
 def cpu() -> float:
     """CPU seconds of this process, of children that ended, and of children that live."""
-    used = os.times()
-    total = used.user + used.system + used.children_user + used.children_system
+    ended = os.times()
+    total = time.process_time() + ended.children_user + ended.children_system
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             theirs = child.cpu_times()

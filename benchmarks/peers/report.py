@@ -142,7 +142,7 @@ def _goals(cases: dict[str, Case], runs: dict[str, Runs]) -> list[str]:
         for goal in case.goals:
             peer, _, which = goal.against.partition(": ")
             against = PEERS[peer][0] + (f", {which}" if which else "")
-            wanted = f"{'≤' if goal.at_most else '≥'} {goal.ratio:g}"
+            wanted = f"{'≤' if goal.at_most else '≥'} {goal.ratio:.3g}"
             got = judge(goal, runs[name])
             if got is None:
                 lines.append(f"| {name} | {against} | {_WORDS[goal.measure]} | – | | {wanted} | not measured | |")

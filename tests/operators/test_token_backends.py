@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 from zephon.errors import PluginError, RecipeError
 from zephon.keys import I64
 from zephon.operators.text_encoder import TextEncoder
-from zephon.operators.token_backends import SWITCH, Backend, Ready, RefusedError, checked, choose
+from zephon.operators.token_backends import Backend, Library, Ready, RefusedError, checked, choose
 from zephon.operators.token_backends.base import I32
 from zephon.operators.token_backends.checked import Checked, drawn
 from zephon.operators.token_backends.fastokens import Fastokens
@@ -300,7 +300,7 @@ def test_a_difference_in_the_run_is_an_error_that_names_both(monkeypatch: pytest
     texts = [f"a zyxwv number {i}" for i in range(80_000)]
     with pytest.raises(PluginError, match=r"careless 1\.0 and tokenizers \d.* give different ids .*'a zyxwv number") as failure:
         operator.encode(texts)
-    assert f"{SWITCH}=tokenizers" in str(failure.value)
+    assert "backend='tokenizers'" in str(failure.value)
     assert (
         rows(operator.encode(["nothing odd", *map(str, range(5000))]))[0] == by_tokenizers(shaped("gpt-2"), ["nothing odd"])[0]
     )
@@ -360,29 +360,24 @@ def test_where_the_library_fails_the_reference_takes_over(caplog: pytest.LogCapt
     assert reasons(caplog) == ["weak failed, own takes over where it does: OverflowError: too long"]
 
 
-# ------------------------------------------------------------------------------------------------------- the environment
+# ------------------------------------------------------------------------------------------------------------ the choice
 
 
-@pytest.mark.parametrize("wish", ["tokenizers", "fastokens", "gigatoken", "auto"])
-def test_the_environment_chooses_the_library_and_nothing_in_the_output_or_the_recipe(
-    wish: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("wish", get_args(Library))
+def test_a_setting_chooses_the_library_and_nothing_in_the_output_or_the_recipe(wish: Library) -> None:
     group = pa.record_batch({"text": ["déjà vu", "x ſ 12", "", *real_texts()[:50]]})
-    monkeypatch.setenv(SWITCH, "tokenizers")
-    operator = Tokenize(tokenizer=shaped("llama-3"), special_tokens="none")
+    operator = Tokenize(tokenizer=shaped("llama-3"), special_tokens="none", backend="tokenizers")
     want, before = operator.bind()(group).group, operator_fingerprint(operator)
-    monkeypatch.setenv(SWITCH, wish)
-    operator = Tokenize(tokenizer=shaped("llama-3"), special_tokens="none")
+    operator = Tokenize(tokenizer=shaped("llama-3"), special_tokens="none", backend=wish)
     assert operator.bind()(group).group.equals(want)
     assert operator_fingerprint(operator) == before
     kind = Checked if wish in ("fastokens", "auto") else HuggingFace
     assert isinstance(operator.bind()._encoder._encoder, kind)
 
 
-def test_an_unknown_name_is_an_error_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SWITCH, "fasttokens")
+def test_an_unknown_name_is_an_error_before_the_run() -> None:
     with pytest.raises(RecipeError, match="did you mean 'fastokens'"):
-        Tokenize(tokenizer=shaped("gpt-2")).bind()
+        Tokenize(tokenizer=shaped("gpt-2"), backend="fasttokens")  # type: ignore[arg-type]
 
 
 def test_a_library_can_be_wished_for_by_name() -> None:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from zephon.errors import RecipeError
 from zephon.keys import I64
-from zephon.operators.token_backends import BACKENDS, Ahead, Backend, FlatEncoder, Ready, begin, choose
+from zephon.operators.token_backends import BACKENDS, Ahead, Backend, FlatEncoder, Library, Ready, begin, choose
 from zephon.operators.token_backends.base import I32, flat
 from zephon.operators.token_backends.hugging_face import parts_of
 from zephon.operators.tokenizer_files import LoadedTokenizer, file_of
@@ -32,6 +32,7 @@ class TextEncoder:
         loaded: LoadedTokenizer,
         *,
         allow_special: bool,
+        backend: Library = "auto",
         backends: Sequence[Backend] = BACKENDS,
         ahead: Ahead | None = None,
     ) -> None:
@@ -57,6 +58,7 @@ class TextEncoder:
             reference=reference,
             noted=loaded.noted,
             backends=backends,
+            wish=backend,
             ahead=ahead,
         )
 
@@ -163,10 +165,12 @@ def make_ready(text: str, *, allow_special: bool) -> Ready:
     return Ready(json.dumps(plain) if changed or hidden else text, plain, allow_special, hidden, text)
 
 
-def begin_file(spec: Any, *, allow_special: bool) -> Ahead | None:
+def begin_file(spec: Any, *, allow_special: bool, backend: Library) -> Ahead | None:
     """Have a quicker library begin to load a tokenizer, where `spec` is the path of one on disk: see `token_backends.begin`."""
     file = file_of(spec) if isinstance(spec, str) else None
-    return None if file is None else begin(lambda: make_ready(file.read_text(encoding="utf-8"), allow_special=allow_special))
+    if file is None:
+        return None
+    return begin(lambda: make_ready(file.read_text(encoding="utf-8"), allow_special=allow_special), backend)
 
 
 def _plain_copy(text: str, hidden: Mapping[str, int], *, allow_special: bool) -> Tokenizer:

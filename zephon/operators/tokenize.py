@@ -17,7 +17,7 @@ from zephon.errors import DataError, RecipeError, Where, unknown
 from zephon.gathers import gather_ranges
 from zephon.keys import I64
 from zephon.operators.text_encoder import TextEncoder, begin_file, default_frame
-from zephon.operators.token_backends import Ahead
+from zephon.operators.token_backends import Ahead, Library
 from zephon.operators.token_backends.base import I32, flat
 from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load_tokenizer
 from zephon.plugin import Drops, Operator, Outcome
@@ -30,6 +30,7 @@ ATTENTION_MASK = "attention_mask"
 
 _HINT: Any = field(default=None, metadata={"recipe": False})
 """A setting that has no part in the recipe. (In the class, `field` is a setting's name.)"""
+_BACKEND: Any = field(default="auto", metadata={"recipe": False})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,8 @@ class Tokenize(Operator):
     """Keep the other columns."""
     missing_field: MissingField = "error"
     """What to do where the text is null or its column is missing; `empty` takes it as an empty text."""
+    backend: Library = _BACKEND
+    """Which library encodes; ids are the same, so it has no part in the recipe."""
     parallelism: int | None = _HINT
     """How many groups to tokenise at once; not part of the recipe."""
 
@@ -73,6 +76,7 @@ class Tokenize(Operator):
             ("special_tokens", self.special_tokens, get_args(SpecialTokens)),
             ("over_long", self.over_long, get_args(OverLong)),
             ("missing_field", self.missing_field, get_args(MissingField)),
+            ("backend", self.backend, get_args(Library)),
         ):
             if value not in known:
                 raise RecipeError(f"tokenize: {unknown(what, str(value), known)}")
@@ -121,7 +125,7 @@ class Tokenize(Operator):
     def prepare(self) -> None:
         """Have a quicker library load the vocabulary in the background: nothing else takes so long before a first batch."""
         if "_ahead" not in vars(self):
-            vars(self)["_ahead"] = begin_file(self.tokenizer_id, allow_special=self.allow_special)
+            vars(self)["_ahead"] = begin_file(self.tokenizer_id, allow_special=self.allow_special, backend=self.backend)
 
     def bind(self) -> BoundTokenize:
         """Load the tokenizer. Raises `RecipeError` where there is none, or it lacks a special token that is asked for."""
@@ -200,7 +204,9 @@ class BoundTokenize:
 
     def __init__(self, settings: Tokenize, ahead: Ahead | None) -> None:
         self._settings = settings
-        self._encoder = TextEncoder(settings.loaded, allow_special=settings.allow_special, ahead=ahead)
+        self._encoder = TextEncoder(
+            settings.loaded, allow_special=settings.allow_special, backend=settings.backend, ahead=ahead
+        )
         before, after = settings.frame
         self._before = np.array(before, dtype=np.int32)
         self._after = np.array(after, dtype=np.int32)

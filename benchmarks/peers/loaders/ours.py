@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import tools
-from ..measuring import Given, Loader, restored
+from ..measuring import Given, Loader, cpu, restored
 
 
 def _source(name: str, folder: Path, **settings: Any) -> Any:
@@ -42,16 +42,16 @@ def text(given: Given) -> Loader:
     """Tokenise, pack, batch; `tokenize` chooses the quickest library that gives equal ids, unless the variant says which."""
     from zephon import Pipeline
 
-    if "tokenizers" in given.variant:
-        os.environ["ZEPHON_TOKENIZER_BACKEND"] = "tokenizers"
+    slow = "tokenizers" in given.variant
+    backend: Any = "tokenizers" if slow else "auto"
     # a slow tokenizer must not have seconds of work in the queue when the window begins
-    ahead = {"prefetch_batches": 8} if "tokenizers" in given.variant else {}
+    ahead = {"prefetch_batches": 8} if slow else {}
     form = "arrow" if "arrow" in given.variant else "parquet"
     source = _source("text", Path(given.data, "text", form), stop_after_passes=1)
     end = tools.end_of_text(given.tokenizer)
     pipeline = (
         Pipeline(source)
-        .tokenize(tokenizer_id=given.tokenizer, field="text", special_tokens="eos", eos_token_id=end)
+        .tokenize(tokenizer_id=given.tokenizer, field="text", special_tokens="eos", eos_token_id=end, backend=backend)
         .pack_flat(max_length=tools.LENGTH, algorithm="wrap", pad_token_id=end)
         .batch(tools.ROWS)
         .options(lanes=2, **ahead, **_runner(given))
@@ -126,6 +126,22 @@ def checkpoint(given: Given) -> dict[str, Any]:
     return restored(start, 40 * lanes)
 
 
+def planning(given: Given) -> dict[str, Any]:
+    """All that planning does for a record; of the data set nothing but its table of read units is there."""
+    from benchmarks.plan import Walk, dataset
+    from zephon import StaticMixtureWorkSource
+
+    words = given.variant.split()
+    lanes, records = int(words[0]), 10 ** int(words[2].removeprefix("10^"))
+    plan = StaticMixtureWorkSource([dataset("web", records // 1000, records)], seed=1).plan(lanes)
+    walk = Walk(plan, range(lanes))
+    rows = max(1 << 21, walk.round)
+    walk.on(rows)  # the first orders, and arrays in memory that the kernel must clear
+    began, used = time.perf_counter(), cpu()
+    done = walk.on(rows)
+    return {"work": done, "wall_s": time.perf_counter() - began, "cpu_s": cpu() - used}
+
+
 def python_map(given: Given) -> Loader:
     """A user's function in plain Python, per record."""
     from zephon import Pipeline
@@ -151,6 +167,7 @@ CASES = {
     "B4": tokens,
     "B5": text,
     "B6": checkpoint,
+    "B7": planning,
     "B8": vision,
     "B9": python_map,
 }

@@ -4,7 +4,7 @@
 """
 
 from zephon.operators.token_backends.ahead import Ahead
-from zephon.operators.token_backends.base import Backend, FlatEncoder, Ready, RefusedError
-from zephon.operators.token_backends.choice import BACKENDS, SWITCH, begin, choose
+from zephon.operators.token_backends.base import Backend, FlatEncoder, Library, Ready, RefusedError
+from zephon.operators.token_backends.choice import BACKENDS, begin, choose
 
-__all__ = ["BACKENDS", "SWITCH", "Ahead", "Backend", "FlatEncoder", "Ready", "RefusedError", "begin", "choose"]
+__all__ = ["BACKENDS", "Ahead", "Backend", "FlatEncoder", "Library", "Ready", "RefusedError", "begin", "choose"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ import numpy.typing as npt
 from zephon.keys import I64
 
 I32 = npt.NDArray[np.int32]
+
+Library = Literal["auto", "tokenizers", "fastokens", "gigatoken"]
+"""Who may encode: `auto` is the quickest that is installed and proven equal; of another one that fails, `tokenizers` takes over."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """As in `ZEPHON_TOKENIZER_BACKEND`."""
+        """As in `Library`."""
         ...
 
     def unsure(self, ready: Ready) -> Sequence[str]:

@@ -110,7 +110,7 @@ class Checked:
             if not np.array_equal(mine, theirs):
                 raise PluginError(
                     f"{self._name} and {self._reference_name} give different ids for the text that begins with {texts[row][:60]!r}",
-                    hint="set ZEPHON_TOKENIZER_BACKEND=tokenizers, and doubt what was tokenised with the other; please report the text",
+                    hint="give the operator backend='tokenizers', and doubt what was tokenised with the other; please report the text",
                 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 import tokenizers
 import xxhash
 
-from zephon.errors import RecipeError, unknown
 from zephon.keys import I64
 from zephon.operators.token_backends.ahead import Ahead
 from zephon.operators.token_backends.base import I32, Backend, FlatEncoder, Ready, RefusedError
@@ -22,9 +20,6 @@ from zephon.operators.token_backends.fastokens import Fastokens
 from zephon.operators.token_backends.gigatoken import Gigatoken
 from zephon.operators.token_backends.hugging_face import NAME, HuggingFace
 from zephon.operators.token_backends.sample import sample
-
-SWITCH = "ZEPHON_TOKENIZER_BACKEND"
-"""The environment variable that says which library: `auto` (the default), `tokenizers`, `fastokens` or `gigatoken`."""
 
 BACKENDS: tuple[Backend, ...] = (Fastokens(), Gigatoken())
 """The better one first."""
@@ -46,7 +41,7 @@ def choose(
     reference: Callable[[], tokenizers.Tokenizer] | None = None,
     noted: Noted = _unnoted,
     backends: Sequence[Backend] = BACKENDS,
-    wish: str | None = None,
+    wish: str = "auto",
     ahead: Ahead | None = None,
 ) -> FlatEncoder:
     """The encoder for a tokenizer: proven equal where it isn't `tokenizers` itself. The log says which one, and why.
@@ -59,38 +54,28 @@ def choose(
         reference: gives an object with the same ids, to compare with; None: `tokenizer`.
         noted: a fact of this name about the tokenizer: what is known, or what the function gives.
         backends: the libraries to try, in this order.
-        wish: one of their names, `tokenizers` or `auto`; None: what the environment says.
+        wish: one of their names; `auto`: any of them; `tokenizers`: none.
         ahead: may have loaded `ready`.
-
-    Raises:
-        RecipeError: an unknown name.
     """
-    wanted = wished(backends, wish)
+    wanted = _wished(backends, wish)
     if not wanted:
         return HuggingFace(tokenizer())
     made = _PROVEN.encoder(ready, _Later(reference or tokenizer), wanted, noted, ahead)
     return made or HuggingFace(tokenizer())
 
 
-def wished(backends: Sequence[Backend] = BACKENDS, wish: str | None = None) -> list[Backend]:
-    """Those back-ends that may be chosen. Raises `RecipeError` for an unknown name."""
-    wish = wish or os.environ.get(SWITCH) or "auto"
-    names = ["auto", "tokenizers", *(backend.name for backend in backends)]
-    if wish not in names:
-        raise RecipeError(f"{SWITCH}: {unknown('tokenizer back-end', wish, names)}")
+def _wished(backends: Sequence[Backend], wish: str) -> list[Backend]:
     return [backend for backend in backends if wish in ("auto", backend.name)]
 
 
-def begin(make: Callable[[], Ready]) -> Ahead | None:
+def begin(make: Callable[[], Ready], wish: str = "auto") -> Ahead | None:
     """Have the back-end that `choose` will try first load in the background; None: there is none.
 
     Args:
         make: makes the tokenizer ready, in that thread.
+        wish: as `choose` will be given it.
     """
-    try:
-        wanted = wished()
-    except RecipeError:  # told when the run asks for it
-        return None
+    wanted = _wished(BACKENDS, wish)
     first = next((backend for backend in wanted if _installed(backend)), None)
     return None if first is None else Ahead(make, lambda ready: first if _PROVEN.may_load(ready, wanted, first) else None)
 
