@@ -140,9 +140,12 @@ class Plan:
         drawn_from = [rows for rows in self.rows if rows is not None]
         if len(drawn_from) > 1:
             return int(wanted)
-        # of one data set a chunk is a bundle, or an even part of one: what is read for it is what it takes
-        bundle = drawn_from[0].bundle
-        return bundle // max(1, round(bundle / wanted))
+        # of one data set a chunk is a bundle, or an even part of one: what is read for it is what it takes. Parts of light records are
+        # no smaller than wanted, since a chunk costs milliseconds however little it holds; of small data they stay near a lane's share
+        rows = drawn_from[0]
+        parts = rows.bundle / wanted
+        light = mean * _FEW <= CHUNK_BYTES and rows.bundle * self.lanes <= rows.total_rows
+        return rows.bundle // max(1, int(parts) if light else round(parts))
 
     def _lane(self, lane: int) -> tuple[list[Segment], int | None]:
         made = self._segments.get(lane)
