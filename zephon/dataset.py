@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Dataset", "InMemoryShard", "MemoryShards", "Shards"]
 
 _OPEN_SHARDS = 64
+_ALONE_S = 0.005
+"""Opening shards takes so long before threads help with the rest: a few small footers are read before threads have started."""
 _CRUMBS = 1 << 16
 """Bytes of a group that may lie beside the map: validity, offsets."""
 
@@ -167,9 +170,7 @@ class Dataset:
 
     @cached_property
     def _scan(self) -> tuple[UnitTable, pa.Schema, LookTable]:
-        shards = self.shards
-        with ThreadPoolExecutor(min(16, max(1, len(shards)))) as pool:
-            scanned = list(pool.map(self._scan_shard, range(len(shards))))
+        shards, scanned = self.shards, self._scanned()
         schema = pa.schema([])
         for number, (_, shard_schema, _) in enumerate(scanned):
             try:
@@ -182,6 +183,19 @@ class Dataset:
                 ) from error
         looks = LookTable([looks for _, _, looks in scanned])
         return unit_table([(u.rows, u.nbytes) for u, _, _ in scanned]), schema.remove_metadata(), looks
+
+    def _scanned(self) -> list[tuple[Units, pa.Schema, Looks]]:
+        """All shards, in threads; but a few small local ones are done before the threads are there."""
+        made: list[tuple[Units, pa.Schema, Looks]] = []
+        begun, total = perf_counter(), len(self.shards)
+        with at(dataset=self.name):
+            near = self.in_memory or (total and self._shards.look(self.shards[0]))  # what is far isn't looked at
+        while near and len(made) < total and perf_counter() - begun < _ALONE_S:
+            made.append(self._scan_shard(len(made)))
+        if len(made) == total:
+            return made
+        with ThreadPoolExecutor(min(16, total - len(made))) as pool:
+            return made + list(pool.map(self._scan_shard, range(len(made), total)))
 
     def _scan_shard(self, number: int) -> tuple[Units, pa.Schema, Looks]:
         with at(dataset=self.name, shard=self.shards[number].path):

@@ -84,24 +84,33 @@ def noted(group: Group, name: str, fact: Callable[[type[Any]], Any]) -> Any:
     Raises:
         PluginError: as `load`, where the class must be imported.
     """
+    return _noted(group, name, fact, tuple(sys.path))
+
+
+@functools.lru_cache(maxsize=256)
+def _noted(group: Group, name: str, fact: Callable[[type[Any]], Any], path: tuple[str, ...]) -> Any:
     claims = available(group).get(name, [])
-    state = _state_of(claims[0]) if len(claims) == 1 else None
+    state = _state_of(claims[0], path) if len(claims) == 1 else None
     if state is None:
         return fact(load(group, name))
     return Notes("plugin", claims[0].target, *state).of(fact.__name__, lambda: fact(load(group, name)))
 
 
-def _state_of(claim: Claim) -> tuple[str, ...] | None:
+def _state_of(claim: Claim, path: tuple[str, ...]) -> tuple[str, ...] | None:
     """The file that a claim's module is in, and sizes and times of it and its neighbours; None: not known without importing it."""
     try:
         spec = find_spec(claim.entry_point.module)
-        if spec is None or spec.origin is None:
-            return None
-        with os.scandir(os.path.dirname(spec.origin)) as entries:
-            looks = [entry.stat() for entry in entries if entry.name.endswith(".py")]
+        return None if spec is None or spec.origin is None else (spec.origin, *_looks(os.path.dirname(spec.origin), path))
     except Exception:  # a package above it that doesn't import: `load` tells
         return None
-    return spec.origin, str(sum(look.st_size for look in looks)), str(max((look.st_mtime_ns for look in looks), default=0))
+
+
+@functools.lru_cache(maxsize=64)
+def _looks(folder: str, path: tuple[str, ...]) -> tuple[str, str]:  # noqa: ARG001 - looked at anew with another path
+    """The size of all modules there, and when the last one was changed. One folder has many readers."""
+    with os.scandir(folder) as entries:
+        looks = [entry.stat() for entry in entries if entry.name.endswith(".py")]
+    return str(sum(look.st_size for look in looks)), str(max((look.st_mtime_ns for look in looks), default=0))
 
 
 def load(group: Group, name: str) -> type[Any]:

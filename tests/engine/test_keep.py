@@ -5,10 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from zephon.engine.keep import Crew, Keep
+from zephon import Dataset, Pipeline
+from zephon.engine.fetch import Fetcher
+from zephon.engine.keep import Crew, Keep, Line
 
 LONGEST_S = 20
 
@@ -118,3 +123,55 @@ def test_who_waits_for_a_value_that_is_made_without_jobs_gets_it_or_its_error(fa
                     one.result(LONGEST_S)
             else:
                 assert one.result(LONGEST_S) == [1]
+
+
+@given(order=st.permutations(range(6)))
+@settings(max_examples=20, deadline=None)
+def test_threads_begin_in_the_order_in_which_they_were_given_places_however_they_are_woken(order: list[int]) -> None:
+    line, begun = Line(), []
+    line.patience_s = LONGEST_S
+    places = [line.place() for _ in order]
+
+    def work(place: int) -> None:
+        line.wait(place)
+        begun.append(place)
+        line.leave(place)
+        line.leave(place)  # as a reader does that failed after it began
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in order]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONGEST_S)
+    assert begun == places
+
+
+def test_who_waits_for_one_that_never_comes_passes_after_a_while() -> None:
+    line = Line()
+    gone, here = line.place(), line.place()
+    line.wait(here)
+    line.leave(here)
+    line.leave(gone)
+    last = line.place()
+    line.patience_s = LONGEST_S
+    line.wait(last)
+
+
+def test_a_chunk_that_is_asked_for_first_is_read_first_also_where_its_thread_is_woken_last() -> None:
+    source = Dataset.from_records("d", [{"x": i} for i in range(64)])
+    definition = Pipeline(source).options(lanes=2)._make_run().definition
+    fetcher = Fetcher(definition.plan, definition.datasets, columns=None, keep_bytes=1 << 20, policy="raise")
+    fetcher.line.patience_s = LONGEST_S
+    read, places = [], [fetcher.line.place(), fetcher.line.place()]
+    pieces = fetcher._pieces
+
+    def noted(component: int, unit: Any, row: Any, share: Any) -> Any:
+        read.append(int(row[0]))
+        return pieces(component, unit, row, share)
+
+    fetcher._pieces = noted  # type: ignore[method-assign]
+    with ThreadPoolExecutor(2) as pool:
+        second = pool.submit(fetcher.fetch, definition.plan.chunk(1, 0), places[1])
+        first = pool.submit(fetcher.fetch, definition.plan.chunk(0, 0), places[0])
+        made = [future.result(LONGEST_S)[0].column("x").to_pylist() for future in (first, second)]
+    assert [min(made[0]), min(made[1])] == read

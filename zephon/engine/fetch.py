@@ -17,7 +17,7 @@ from zephon.arrays import to_arrow
 from zephon.dataset import Dataset
 from zephon.engine.bundles import Bundle, Pick, check_maps, collected, in_order
 from zephon.engine.faults import Failure, Losses, Policy, Streak
-from zephon.engine.keep import Keep
+from zephon.engine.keep import Keep, Line
 from zephon.engine.pieces import Block, Piece, apart, at_most, cut, joined, whole
 from zephon.engine.schemas import source_schema, with_provenance
 from zephon.errors import DataError, RecipeError, ZephonError
@@ -83,6 +83,8 @@ class Fetcher:
         self.columns = [self._columns_of(d) for d in self.datasets]
         self.units: Keep[list[pa.RecordBatch]] = Keep(keep_bytes // 2, lambda made: sum(g.nbytes for g in made))
         self.bundles: Keep[Bundle] = Keep(keep_bytes // 2, lambda made: made.nbytes)
+        self.line = Line()
+        """In which chunks are begun, by those who ask for it."""
         self._lasting: Keep[list[Block] | None] = Keep(_LASTING_UNITS, lambda _: 1)
         """Units that lie in maps of files, or in data sets in memory; None: this one doesn't."""
         self._fleeting: set[tuple[int, int]] = set()
@@ -113,9 +115,18 @@ class Fetcher:
                 return False
         return True
 
-    def fetch(self, chunk: Chunk) -> tuple[pa.RecordBatch, Losses, int]:
+    def fetch(self, chunk: Chunk, place: int | None = None) -> tuple[pa.RecordBatch, Losses, int]:
         """The chunk's records in drawn order, less those that are excluded or (by policy) unreadable; and with `keys` a hash
-        of what they hold, else 0."""
+        of what they hold, else 0. `place`: in the `line`."""
+        if place is None:
+            return self._fetch(chunk, None)
+        self.line.wait(place)
+        try:
+            return self._fetch(chunk, partial(self.line.leave, place))
+        finally:
+            self.line.leave(place)
+
+    def _fetch(self, chunk: Chunk, begun: Callable[[], None] | None) -> tuple[pa.RecordBatch, Losses, int]:
         losses = Losses()
         picks: list[Pick] = []
         names: list[tuple[int, int, int]] = []
@@ -128,7 +139,7 @@ class Fetcher:
             numbers = range(int(bundle[0]), int(bundle[-1]) + 1)  # a lane draws its rows in turn
             start = 0
             for number, stop in zip(numbers, np.searchsorted(bundle, numbers, side="right").tolist(), strict=True):
-                made = self._bundle(component, chunk.lane, number)
+                made = self._bundle(component, chunk.lane, number, begun)
                 names.append((component, chunk.lane, number))
                 mine, place = offset[start:stop], here[start:stop]
                 kept = self._kept(made, mine, component, losses)
@@ -152,7 +163,7 @@ class Fetcher:
             # a map was written to since its bundle was made, which is made anew: without these rows, or with their error
             for name in names:
                 self.bundles.drop(name)
-            return self.fetch(chunk)
+            return self._fetch(chunk, begun)
         return group, losses, content
 
     def check_shown(self, group: pa.RecordBatch) -> None:
@@ -204,10 +215,10 @@ class Fetcher:
 
     # -------------------------------------------------------------------------------------------------- bundles
 
-    def _bundle(self, component: int, lane: int, number: int) -> Bundle:
+    def _bundle(self, component: int, lane: int, number: int, begun: Callable[[], None] | None) -> Bundle:
         self._prefetch(component, lane, number)  # before the read, which may wait for the network
         made = self.bundles.together(
-            (component, lane, number), lambda crew: self._read_bundle(component, lane, number, crew.share)
+            (component, lane, number), lambda crew: self._read_bundle(component, lane, number, crew.share), begun
         )
         # a lane never goes back; only the chunk before this one may still be at the bundle before, and it may come here later
         newest = self._newest.get((component, lane), number)

@@ -13,6 +13,41 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
+class Line:
+    """Threads pass in the order in which their places were given out, however they are woken: what was asked for first is begun first.
+
+    The order is a wish: one whose turn doesn't come for `patience_s` passes all the same.
+    """
+
+    patience_s = 0.25
+
+    def __init__(self) -> None:
+        self._given = 0
+        self._passed: set[int] = set()
+        self._front = 0
+        self._moved = threading.Condition()
+
+    def place(self) -> int:
+        """The next one. Who takes it calls `leave`, whatever becomes of him."""
+        self._given += 1
+        return self._given - 1
+
+    def wait(self, place: int) -> None:
+        """Until all who were before have left."""
+        with self._moved:
+            self._moved.wait_for(lambda: self._front >= place, self.patience_s)
+
+    def leave(self, place: int) -> None:
+        """Let those behind pass; more than once is the same."""
+        with self._moved:
+            if place >= self._front:
+                self._passed.add(place)
+            while self._front in self._passed:
+                self._passed.remove(self._front)
+                self._front += 1
+            self._moved.notify_all()
+
+
 class Crew:
     """The threads that want a value while it is made, or one that was asked for later: those do some of the maker's jobs."""
 
@@ -75,12 +110,13 @@ class Keep(Generic[T]):
         """The value of that name, made now if it isn't there. What `make` raises reaches every waiter, and nothing is kept."""
         return self._get(name, lambda _: make(), helps=False)
 
-    def together(self, name: Hashable, make: Callable[[Crew], T]) -> T:
+    def together(self, name: Hashable, make: Callable[[Crew], T], noted: Callable[[], None] | None = None) -> T:
         """The same, where `make` shares its jobs with its crew before it does much else: threads that want the value meanwhile do their
-        part of them, and so do those that come to make another one, so that what was asked for first is there first."""
-        return self._get(name, make, helps=True)
+        part of them, and so do those that come to make another one, so that what was asked for first is there first. `noted` is called
+        when others can see that it is asked for."""
+        return self._get(name, make, noted, helps=True)
 
-    def _get(self, name: Hashable, make: Callable[[Crew], T], *, helps: bool) -> T:
+    def _get(self, name: Hashable, make: Callable[[Crew], T], noted: Callable[[], None] | None = None, *, helps: bool) -> T:
         others: list[Crew] = []
         with self._guard:
             found = self._values.get(name)
@@ -92,6 +128,8 @@ class Keep(Generic[T]):
                 self._values[name] = future, 0
                 others += self._crews.values() if helps else ()
                 mine = self._crews[name] = Crew()
+        if noted is not None:
+            noted()
         if found is not None:
             if crew is not None:
                 crew.help()

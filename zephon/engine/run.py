@@ -76,6 +76,7 @@ class Run:
     ) -> None:
         self.definition = definition
         options = definition.options
+        self._budget = options.byte_budget  # its default asks the system
         self.ledger = Ledger([d.name for d in definition.datasets])
         self.lane_states = dict(start)
         self.padding = padding
@@ -94,7 +95,7 @@ class Run:
             definition.plan,
             definition.datasets,
             columns=definition.columns,
-            keep_bytes=options.byte_budget // 2,
+            keep_bytes=self._budget // 2,
             policy=options.on_error,
             keys=self._bare,
             views=self._views,
@@ -102,8 +103,8 @@ class Run:
             shown=_shown(definition) if fit else frozenset(),
         )
         self._load = Load(
-            room=options.byte_budget // 4,
-            budget=options.byte_budget * 5 // 16,
+            room=self._budget // 4,
+            budget=self._budget * 5 // 16,
             at_once=1 if self._inline else options.worker_count + 2,
         )
         self.pump = self._make_pump(start, padding)
@@ -123,7 +124,7 @@ class Run:
 
     def _blocks_fit(self) -> bool:
         """Whether the open shuffle blocks of all lanes fit into their part of the budget; a warning if not."""
-        lanes, budget = len(self.definition.owned), self.definition.options.byte_budget
+        lanes, budget = len(self.definition.owned), self._budget
         wanted = self.definition.plan.open_bytes(lanes)
         if wanted <= budget // 4:
             return True
@@ -138,7 +139,7 @@ class Run:
 
     def _make_pump(self, start: Mapping[int, LaneState], padding: int) -> Pump:
         definition, options = self.definition, self.definition.options
-        chunk_bytes = min(CHUNK_BYTES * 4, options.byte_budget // 8)
+        chunk_bytes = min(CHUNK_BYTES * 4, self._budget // 8)
         context = LaneContext(
             plan=definition.plan,
             levels=definition.levels,
@@ -161,7 +162,7 @@ class Run:
             ledger=self.ledger,
             load=self._load,
             # what is admitted below it may grow by a chunk, and allocators keep an eighth of what they gave free for the next
-            budget=options.byte_budget * 3 // 8 - chunk_bytes,
+            budget=self._budget * 3 // 8 - chunk_bytes,
             tasks=0 if self._inline else 2,
             prefetch=1 if self._inline else options.prefetch_batches,
             empty_rows=self._make_empty_row,
@@ -225,7 +226,7 @@ class Run:
             workers=sizes.get("workers", self._runner.workers),
             reads=sizes.get("reads at once", self._reads),
             cores=options.cores,
-            max_bytes=options.byte_budget,
+            max_bytes=self._budget,
             tuned=self._tuner is not None,
         )
 
@@ -307,11 +308,12 @@ class Run:
         where = Where(lane=chunk.lane)
         if self.definition.levels[0].stage.trivial and self.fetcher.at_hand(chunk):
             return _now(lambda: self._fetch(chunk), where)
-        return self._elsewhere(lambda: self._fetch(chunk), where)
+        place = self.fetcher.line.place()  # of two lanes that ask at once, the one that is wanted next is read first
+        return self._elsewhere(lambda: self._fetch(chunk, place), where)
 
-    def _fetch(self, chunk: Chunk) -> Fetched:
+    def _fetch(self, chunk: Chunk, place: int | None = None) -> Fetched:
         begun, cpu = clock(), thread_time()
-        group, losses, content = self.fetcher.fetch(chunk)
+        group, losses, content = self.fetcher.fetch(chunk, place)
         self.meter.read(clock() - begun, thread_time() - cpu)
         losses.tokens_in = token_counts(group)
         if not self._bare or not len(group):
