@@ -230,7 +230,7 @@ class Drops:
     records: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """reason → {component: records dropped}, for an accumulator that drops records of groups before the last one."""
     parts: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)
-    """(kind, reason) → {component: parts dropped}: what rows that stay have lost, such as ("images", "missing")."""
+    """(kind, reason) → {component: parts dropped}: what rows lost without being dropped for it, such as ("images", "missing")."""
 
 
 @dataclass(frozen=True)

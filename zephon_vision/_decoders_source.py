@@ -118,7 +118,7 @@ def load_bytes(reference: Reference, media_root: str | None) -> bytes | memoryvi
         return data
     if path is None:
         raise DataError(MISSING)
-    if path.startswith("data:"):
+    if path[:5].lower() == "data:":
         return from_data_url(path)
     try:
         with open(local_path(path, media_root), "rb") as file:
@@ -131,7 +131,7 @@ def load_bytes(reference: Reference, media_root: str | None) -> bytes | memoryvi
 def mapped(reference: Reference, media_root: str | None) -> Iterator[bytes | memoryview]:
     """The same for a look at the header: of a file only those pages are read that are looked at."""
     data, path = reference
-    if data is not None or path is None or path.startswith("data:"):
+    if data is not None or path is None or path[:5].lower() == "data:":
         yield load_bytes(reference, media_root)
         return
     try:
@@ -168,7 +168,7 @@ def from_data_url(url: str) -> bytes:
     if not comma:
         raise DataError("unreadable: a data URL without data")
     raw = unquote_to_bytes(body)
-    if not head.endswith(";base64"):
+    if not head.rstrip().lower().endswith(";base64"):
         return raw
     raw = b"".join(raw.split())
     try:

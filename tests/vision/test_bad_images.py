@@ -126,6 +126,13 @@ def test_images_that_rows_lose_are_counted_by_reason_and_data_set(
     assert run.accounting()["rows"]["dropped"] == {}
 
 
+@pytest.mark.parametrize("url", ["data:image/png;base64,@@@", "DATA:image/png;base64", "data:image/png,xx", "data:"])
+def test_a_broken_data_url_is_a_bad_image_like_any_other(folder: Path, url: str) -> None:
+    rows = [{"image": url, "caption": "a"}, {"image": "good.jpg", "caption": "b"}]
+    made = list(lost(pipeline(folder, {"one": rows}, tokenize={"on_bad_image": "drop_image"}))["all"])
+    assert [why.partition("bad image: ")[0] for why in made] == ["tokenize_interleaved: "]
+
+
 def test_images_that_cant_be_decoded_after_packing_are_counted_for_the_data_set_of_their_document(folder: Path) -> None:
     (folder / "half.jpg").write_bytes(GOOD[: len(GOOD) // 2])
     sets = {"left": [page("a", "good.jpg")] * 2, "right": [page("a", "good.jpg", "half.jpg"), page("c", "half.jpg")]}

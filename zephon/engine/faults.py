@@ -69,7 +69,7 @@ class Losses:
     rows: dict[tuple[str, str], Counts] = field(default_factory=dict)
     tokens: dict[tuple[str, str], Counts] = field(default_factory=dict)
     parts: dict[tuple[str, str, str], Counts] = field(default_factory=dict)
-    """What rows that stayed have lost, by (kind, operator, reason)."""
+    """What rows lost without being dropped for it, by (kind, operator, reason)."""
     added: dict[str, Counts] = field(default_factory=dict)
     """Rows, by operator."""
     tokens_in: Counts = field(default_factory=dict)

@@ -175,9 +175,13 @@ def read_value(value: Any, rules: ImageRules) -> tuple[bytes | None, str | None]
 
 
 def read_text(text: str, rules: ImageRules) -> tuple[bytes | None, str | None]:
-    """`(bytes, path)` of a data URL, base64 text or path. Raises `DataError` for URLs, and for paths outside the media root."""
+    """`(bytes, path)` of a data URL, base64 text or path; what claims to be a data URL and is broken stays a path.
+
+    Raises `DataError` for URLs, and for paths outside the media root.
+    """
     if text[:5].lower() == "data:":
-        return _data_url(text), None
+        found = _data_url(text)
+        return (found, None) if found is not None else (None, text)  # whoever reads it finds a bad image
     scheme = _URL.match(text)
     if scheme is not None:
         return None, _url(text, scheme[1].lower(), rules)
@@ -187,14 +191,9 @@ def read_text(text: str, rules: ImageRules) -> tuple[bytes | None, str | None]:
     return (None, _under(text, rules.media_root)) if text.strip() else (None, None)
 
 
-def _data_url(text: str) -> bytes:
+def _data_url(text: str) -> bytes | None:
     head, comma, payload = text.partition(",")
-    if not comma or not head.rstrip().lower().endswith(";base64"):
-        raise DataError(f"a data URL is not base64: {text[:40]!r}")
-    found = _decode(payload)
-    if found is None:
-        raise DataError(f"a data URL has broken base64: {text[:40]!r}")
-    return found
+    return _decode(payload) if comma and head.rstrip().lower().endswith(";base64") else None
 
 
 def _bare_base64(text: str) -> bytes | None:

@@ -276,8 +276,6 @@ def test_images_and_placeholders_must_match_one_to_one(images: int, text: str) -
         ({"image": "http://example.org/1.jpg", "caption": "x"}, "the network is off"),
         ({"image": "../../etc/passwd", "caption": "x"}, "leads out of media_root"),
         ({"image": "/etc/passwd", "caption": "x"}, "leads out of media_root"),
-        ({"image": "data:image/png;base64,@@@", "caption": "x"}, "broken base64"),
-        ({"image": "data:image/png,xx", "caption": "x"}, "not base64"),
         ({"conversations": [{"from": "alien", "value": "x"}]}, "unknown role"),
         ({"conversations": "[{"}, "no JSON"),
         ({"messages": [{"role": "user", "content": [{"type": "video", "video": "x.mp4"}]}]}, "'video'"),
