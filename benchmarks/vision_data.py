@@ -83,7 +83,7 @@ def illustrated(folder: Path, documents: int) -> Illustrated:
         rows.append(row)
     kinds: list[Any] = [pa.field("texts", pa.list_(pa.string())), pa.field("images", _IMAGES)]
     pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(kinds)), made.parquet, row_group_size=16, compression="none")
-    demo_vlm_data.train_tokenizer(islice(texts, 400), made.tokenizer, vocabulary=8192)
+    demo_data.train_tokenizer(islice(texts, 400), made.tokenizer, vocabulary=8192, special=demo_vlm_data.SPECIAL)
     return made
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-
 import pyarrow as pa
 import pyarrow.csv as pc
 
 from zephon.plugin import RecipeError
+from zephon_formats._write_parts import throw_away
 
 
 class CsvWriter:
@@ -41,9 +39,4 @@ class CsvWriter:
 
     def abort(self) -> None:
         """See `ShardWriter.abort`."""
-        with contextlib.suppress(Exception):  # it is thrown away; why it can't be finished doesn't matter
-            self._writer.close()
-        with contextlib.suppress(OSError):
-            self._file.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
+        throw_away(self._path, self._writer.close, self._file.close)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import decimal
 import json
-import os
 from typing import Any
 
 import pyarrow as pa
 
 from zephon.plugin import DataError, RecipeError
+from zephon_formats._write_parts import throw_away
 
 
 class JsonlWriter:
@@ -43,10 +42,7 @@ class JsonlWriter:
 
     def abort(self) -> None:
         """See `ShardWriter.abort`."""
-        with contextlib.suppress(OSError):  # what is still held may not fit on the disk; it is thrown away
-            self._file.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
+        throw_away(self._path, self._file.close)
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
-import os
 import re
 import tarfile
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon.plugin import DataError, RecipeError
+from zephon_formats._write_parts import throw_away
 
 KEY = "__key__"
 _EXTENSION = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
@@ -73,10 +72,7 @@ class TarWriter:
 
     def abort(self) -> None:
         """See `ShardWriter.abort`."""
-        with contextlib.suppress(Exception):  # it is thrown away; why it can't be finished doesn't matter
-            self._tar.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
+        throw_away(self._path, self._tar.close)
 
 
 def _is_image(kind: Any) -> bool:

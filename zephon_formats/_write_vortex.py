@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-
 import pyarrow as pa
 
 from zephon.plugin import PluginError
+from zephon_formats._write_parts import throw_away
 
 
 class VortexWriter:
@@ -37,5 +35,4 @@ class VortexWriter:
     def abort(self) -> None:
         """See `ShardWriter.abort`."""
         self._held = []
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
+        throw_away(self._path)

@@ -39,14 +39,16 @@ def main() -> int:
             formats.setdefault(kind, set()).update(names)
     sizes = QUICK if given.quick else data.Sizes(given.images, given.megabytes, given.documents)
     made, failed = data.make(given.folder, sizes, formats, places)
-    for what, reason in failed.items():
+    for what, reason in (places.reasons | failed).items():
         print(f"{what}: {reason}", file=sys.stderr)
     for case in wanted.values() if not given.prepare else ():
-        _measure(case, given, made, places)
+        _measure(case, given, made, failed, places)
     return _report(given, wanted)
 
 
-def _measure(case: Case, given: argparse.Namespace, made: data.Made, places: environments.Environments) -> None:
+def _measure(
+    case: Case, given: argparse.Namespace, made: data.Made, failed: dict[str, str], places: environments.Environments
+) -> None:
     """All entries in turns, again and again; each run is added to the JSON at once, so that a stop loses nothing."""
     longest = 0.5 if given.quick else case.seconds if given.seconds is None else given.seconds
     longest = min(longest, case.seconds)
@@ -65,6 +67,10 @@ def _measure(case: Case, given: argparse.Namespace, made: data.Made, places: env
                 return
             key = f"{entry.peer}|{entry.variant}"
             if len(_load(given.json).get(case.name, {}).get(key, ())) > turn:
+                continue
+            reason = data.missing(case, entry.variant, failed)
+            if reason is not None:
+                _store(given.json, case, partial(_append, key, {"failed": reason}))
                 continue
             workers = int(entry.variant.rpartition(" w")[2]) if case.workers else CORES
             got = run(

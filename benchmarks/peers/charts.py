@@ -36,6 +36,10 @@ def _figure(height: float) -> tuple[Any, Any]:
     return figure, axes
 
 
+def _label(peer: str, way: str) -> str:
+    return f"{PEERS[peer][0]}: {way}".replace("`", "")
+
+
 def _save(figure: Any, path: Path) -> Path:
     from matplotlib import pyplot
 
@@ -58,9 +62,10 @@ def _bars(path: Path, case: Case, runs: Runs) -> Path:
         axes.barh(at, middle, color=colour)
         axes.plot([min(numbers), max(numbers)], [at, at], color="black", linewidth=1)
         axes.text(middle, at, f" {middle:,.3g}" if middle < 1000 else f" {middle:,.0f}", va="center", fontsize=8)
-    axes.set_yticks(range(len(found)), [f"{PEERS[e.peer][0]}: {e.setting}".replace("`", "") for _, _, e in found], fontsize=8)
+    axes.set_yticks(range(len(found)), [_label(e.peer, e.setting) for _, _, e in found], fontsize=8)
     figure.suptitle(f"{case.name}: {case.title}", fontsize=10)
     axes.set_xlabel(case.unit + (", less is better" if case.less_is_better else ""))
+    axes.xaxis.set_major_formatter("{x:,g}")
     axes.margins(x=0.12)
     return _save(figure, path)
 
@@ -75,10 +80,11 @@ def _scaling(path: Path, case: Case, runs: Runs) -> Path:
             lines.setdefault((entry.peer, " ".join(words)), []).append((int(count[1:]), statistics.median(numbers)))
     for (peer, words), points in lines.items():
         xs, ys = zip(*sorted(points), strict=True)
-        axes.plot(xs, ys, marker="o", label=f"{PEERS[peer][0]}: {words}", linewidth=2.5 if peer == OURS else 1.2)
+        axes.plot(xs, ys, marker="o", label=_label(peer, words), linewidth=2.5 if peer == OURS else 1.2)
     figure.suptitle(f"{case.name}: {case.title}", fontsize=10)
     axes.set_xlabel("workers")
     axes.set_ylabel(case.unit)
+    axes.yaxis.set_major_formatter("{x:,g}")
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8, frameon=False)
     return _save(figure, path)
@@ -96,9 +102,10 @@ def _lines(path: Path, case: Case, runs: Runs) -> Path:
             best[peer] = (statistics.median(numbers), line, variant)
     for peer, (_, line, variant) in best.items():
         xs, ys = zip(*line, strict=True)
-        axes.plot(xs, ys, label=f"{PEERS[peer][0]}: {variant}", linewidth=2.5 if peer == OURS else 1.2)
+        axes.plot(xs, ys, label=_label(peer, variant), linewidth=2.5 if peer == OURS else 1.2)
     figure.suptitle(f"{case.name}: work that had come, by time", fontsize=10)
     axes.set_xlabel("seconds after the first batch")
     axes.set_ylabel(case.unit.partition("/")[0])
+    axes.yaxis.set_major_formatter("{x:,g}")
     axes.legend(fontsize=8, frameon=False)
     return _save(figure, path)

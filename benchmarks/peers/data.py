@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks import data as texts
+from benchmarks.peers.cases import Case
 from benchmarks.peers.environments import Environments
 from benchmarks.peers.runs import call
 from benchmarks.peers.writers import split
@@ -83,6 +84,13 @@ def make(folder: Path, sizes: Sizes, wanted: dict[str, set[str]], environments: 
     return Made(place, tokenizer, vocabulary), failed
 
 
+def missing(case: Case, variant: str, failed: dict[str, str]) -> str | None:
+    """Why the format that a variant names could not be written; None where it lies there."""
+    return next(
+        (failed[f"{kind}/{word}"] for kind in case.data for word in variant.split() if f"{kind}/{word}" in failed), None
+    )
+
+
 def _table(kind: str, sizes: Sizes, corpus: Any) -> pa.Table:
     if kind == "tokens":
         return texts.documents_of_tokens(sizes.documents)
@@ -145,8 +153,8 @@ def _write(name: str, source: Path, target: Path, environments: Environments) ->
     if target.exists():
         return ""
     group = WRITERS[name]
-    if group in environments.reasons:
-        return environments.reasons[group]
+    if group not in environments.pythons:
+        return environments.reasons.get(group, "its writer is in the environment of peers that were not asked for")
     print(f"writing {target.parent.name} as {name} …", file=sys.stderr, flush=True)
     unready = target.with_suffix(".part")
     shutil.rmtree(unready, ignore_errors=True)

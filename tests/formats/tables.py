@@ -6,8 +6,32 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
+from hypothesis import strategies as st
 
 from zephon.plugin import OpenShard
+
+NESTED_ROWS = st.fixed_dictionaries(
+    {
+        "i": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "s": st.none() | st.text(max_size=20),
+        "b": st.none() | st.binary(max_size=20),
+        "l": st.none()
+        | st.lists(
+            st.none()
+            | st.fixed_dictionaries({"x": st.none() | st.floats(allow_nan=False), "y": st.none() | st.text(max_size=2)}),
+            max_size=3,
+        ),
+    }
+)
+"""Rows with and without nulls, nested ones too; `NESTED` is their schema."""
+NESTED = pa.schema(
+    [
+        ("i", pa.int64()),
+        ("s", pa.string()),
+        ("b", pa.binary()),
+        ("l", pa.list_(pa.struct([("x", pa.float64()), ("y", pa.string())]))),
+    ]
+)
 
 
 def wide(rows: int, nbytes: int) -> pa.Table:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from formats.reading import open_file, read_rows
+from formats.tables import NESTED, NESTED_ROWS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,32 +26,10 @@ from zephon.storage import LocalStore
 from zephon.testing import CountingStore
 from zephon_formats.parquet import Parquet
 
-VALUES = st.fixed_dictionaries(
-    {
-        "i": st.none() | st.integers(-(2**63), 2**63 - 1),
-        "s": st.none() | st.text(max_size=5),
-        "b": st.none() | st.binary(max_size=5),
-        "l": st.none()
-        | st.lists(
-            st.none()
-            | st.fixed_dictionaries({"x": st.none() | st.floats(allow_nan=False), "y": st.none() | st.text(max_size=2)}),
-            max_size=3,
-        ),
-    }
-)
-SCHEMA = pa.schema(
-    [
-        ("i", pa.int64()),
-        ("s", pa.string()),
-        ("b", pa.binary()),
-        ("l", pa.list_(pa.struct([("x", pa.float64()), ("y", pa.string())]))),
-    ]
-)
-
 
 @settings(max_examples=30, deadline=None)
 @given(
-    rows=st.lists(VALUES, max_size=40),
+    rows=st.lists(NESTED_ROWS, max_size=40),
     group=st.integers(1, 50),
     columns=st.none() | st.permutations("isbl").map(lambda p: p[:2]),
 )
@@ -58,7 +37,7 @@ def test_rows_come_back_as_pyarrow_wrote_them(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], group: int, columns: Any
 ) -> None:
     path = tmp_path_factory.mktemp("p") / "a.parquet"
-    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, row_group_size=group)
+    pq.write_table(pa.Table.from_pylist(rows, NESTED), path, row_group_size=group)
     expected = rows if columns is None else [{c: row[c] for c in columns} for row in rows]
     assert read_rows(open_file(Parquet(), path), columns) == expected
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 import vortex
 from formats.reading import open_file, read_rows
-from formats.tables import check_reads_from_threads, wide
+from formats.tables import NESTED, NESTED_ROWS, check_reads_from_threads, wide
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,28 +24,6 @@ from zephon.plugin import Shard
 from zephon.storage import LocalStore
 from zephon.testing import CountingStore, check_format
 from zephon_formats.vortex import Vortex, unit_borders
-
-ROWS = st.fixed_dictionaries(
-    {
-        "i": st.none() | st.integers(-(2**63), 2**63 - 1),
-        "s": st.none() | st.text(max_size=20),
-        "b": st.none() | st.binary(max_size=20),
-        "l": st.none()
-        | st.lists(
-            st.none()
-            | st.fixed_dictionaries({"x": st.none() | st.floats(allow_nan=False), "y": st.none() | st.text(max_size=2)}),
-            max_size=3,
-        ),
-    }
-)
-SCHEMA = pa.schema(
-    [
-        ("i", pa.int64()),
-        ("s", pa.string()),
-        ("b", pa.binary()),
-        ("l", pa.list_(pa.struct([("x", pa.float64()), ("y", pa.string())]))),
-    ]
-)
 
 
 def write(path: Path, table: pa.Table, chunk: int | None = None) -> Path:
@@ -65,11 +43,11 @@ def test_vortex_conforms(unit_bytes: int) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(rows=st.lists(ROWS, max_size=30), columns=st.none() | st.permutations("isbl").map(lambda p: p[:2]))
+@given(rows=st.lists(NESTED_ROWS, max_size=30), columns=st.none() | st.permutations("isbl").map(lambda p: p[:2]))
 def test_rows_come_back_as_vortex_wrote_them(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], columns: Any
 ) -> None:
-    path = write(tmp_path_factory.mktemp("v") / "a.vortex", pa.Table.from_pylist(rows, SCHEMA))
+    path = write(tmp_path_factory.mktemp("v") / "a.vortex", pa.Table.from_pylist(rows, NESTED))
     expected = rows if columns is None else [{c: row[c] for c in columns} for row in rows]
     assert read_rows(open_file(Vortex(), path), columns) == expected
     assert vortex.open(str(path)).to_arrow().read_all().to_pylist() == rows

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from storage.servers import Proxy, moto
+from storage.servers import Proxy, folder_server, moto
 
-from zephon.storage import ListedStore, StoreOptions, open_store
+from zephon.storage import CacheOptions, ListedStore, StoreOptions, open_store
 
 QUICK = StoreOptions(retries=3, first_wait_s=0.01, longest_wait_s=0.05, read_timeout_s=0.5, connect_timeout_s=2, timeout_s=20)
 
@@ -68,3 +70,38 @@ def bucket(s3: tuple[Proxy, Any]) -> Bucket:
     client.create_bucket(Bucket=name)
     proxy.fresh()
     return Bucket(name, proxy, client)
+
+
+SIZE = 1 << 20
+
+
+def body(name: str, size: int = SIZE) -> bytes:
+    return (hashlib.sha256(name.encode()).digest() * (size // 32 + 1))[:size]
+
+
+class Web:
+    """Files behind a web server and the proxy."""
+
+    def __init__(self, folder: Path, upstream: int) -> None:
+        self.folder = folder
+        self.proxy = Proxy(upstream)
+
+    def put(self, name: str, data: bytes | None = None) -> str:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body(name) if data is None else data)
+        return f"http://127.0.0.1:{self.proxy.port}/{name}"
+
+    def store(self, root: Path, limit: int | str = 100 * SIZE, **settings: Any) -> ListedStore:
+        cache = CacheOptions(root=str(root), limit_bytes=limit, **settings)  # type: ignore[arg-type]
+        return open_store(f"http://127.0.0.1:{self.proxy.port}/", options=replace(QUICK, part_bytes=SIZE // 2, cache=cache))[0]
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[Web]:
+    folder = tmp_path / "served"
+    folder.mkdir()
+    with folder_server(folder) as port:
+        made = Web(folder, port)
+        yield made
+        made.proxy.close()

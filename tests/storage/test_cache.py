@@ -13,53 +13,17 @@ import pickle
 import random
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from storage.conftest import QUICK, Bucket
-from storage.servers import Fault, Proxy, folder_server
+from storage.conftest import QUICK, SIZE, Bucket, Web, body
+from storage.servers import Fault
 
 from zephon.errors import DataError, RecipeError
-from zephon.storage import CacheOptions, ListedStore, open_store
+from zephon.storage import CacheOptions
 from zephon.storage.disk import FOLDER, Key, ShardCache
-
-SIZE = 1 << 20
-
-
-def body(name: str, size: int = SIZE) -> bytes:
-    return (hashlib.sha256(name.encode()).digest() * (size // 32 + 1))[:size]
-
-
-class Web:
-    """Files behind a web server and the proxy."""
-
-    def __init__(self, folder: Path, upstream: int) -> None:
-        self.folder = folder
-        self.proxy = Proxy(upstream)
-
-    def put(self, name: str, data: bytes | None = None) -> str:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(body(name) if data is None else data)
-        return f"http://127.0.0.1:{self.proxy.port}/{name}"
-
-    def store(self, root: Path, limit: int | str = 100 * SIZE, **settings: Any) -> ListedStore:
-        cache = CacheOptions(root=str(root), limit_bytes=limit, **settings)  # type: ignore[arg-type]
-        return open_store(f"http://127.0.0.1:{self.proxy.port}/", options=replace(QUICK, part_bytes=SIZE // 2, cache=cache))[0]
-
-
-@pytest.fixture
-def web(tmp_path: Path) -> Iterator[Web]:
-    folder = tmp_path / "served"
-    folder.mkdir()
-    with folder_server(folder) as port:
-        made = Web(folder, port)
-        yield made
-        made.proxy.close()
 
 
 def on_disk(root: Path) -> list[str]:

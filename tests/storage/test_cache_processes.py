@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from storage.conftest import body
 from storage.servers import Fault, Proxy, folder_server
-from storage.test_cache import body, on_disk
+from storage.test_cache import on_disk
 
 from zephon.storage.disk import FOLDER, ShardCache
 

@@ -5,25 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from storage.servers import Fault, folder_server
-from storage.test_cache import SIZE, Web, body, on_disk
+from storage.conftest import SIZE, Web, body
+from storage.servers import Fault
+from storage.test_cache import on_disk
 
 from zephon.storage import open_store
 from zephon.storage.prefetch import Prefetcher
-
-
-@pytest.fixture
-def web(tmp_path: Path) -> Iterator[Web]:
-    folder = tmp_path / "served"
-    folder.mkdir()
-    with folder_server(folder) as port:
-        made = Web(folder, port)
-        yield made
-        made.proxy.close()
 
 
 def soon(condition: Callable[[], bool]) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +71,14 @@ def write_jsonl(path: Path, records: Iterable[Record]) -> int:
     return total
 
 
-def train_tokenizer(texts: Iterable[str], path: Path, *, vocabulary: int) -> None:
-    """Train a byte-level BPE tokenizer with an end-of-text token and save it as `tokenizer.json`."""
+def train_tokenizer(texts: Iterable[str], path: Path, *, vocabulary: int, special: Sequence[str] = (END_OF_TEXT,)) -> None:
+    """Train a byte-level BPE tokenizer with these special tokens and save it as `tokenizer.json`."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
-        special_tokens=[END_OF_TEXT],
+        special_tokens=list(special),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

@@ -119,7 +119,7 @@ def run_demo_vlm(*, folder: str | None, manuals: str | None, quick: bool) -> int
 def make_data(place: Path, size: Size, manuals: str | None) -> Path:
     """Write both data sets and train the tokenizer, whose path is returned."""
     try:
-        from zephon.cli import demo_vlm_data
+        from zephon.cli import demo_data, demo_vlm_data
     except ModuleNotFoundError as error:
         raise PluginError(f"the demo needs the package {error.name!r}", hint="pip install 'zephon[demo-vlm]'") from error
     pages = demo_vlm_data.manual_pages([manuals] if manuals else demo_vlm_data.MANUALS, size.pages)
@@ -134,7 +134,7 @@ def make_data(place: Path, size: Size, manuals: str | None) -> Path:
         print(f"{path}: {count:,} {name} with {images:,} images from {what}, {path.stat().st_size / 1e6:.1f} MB")
     tokenizer = place / "tokenizer.json"
     texts = (text for page in pages for text in page.texts)
-    demo_vlm_data.train_tokenizer(texts, tokenizer, vocabulary=size.vocabulary)
+    demo_data.train_tokenizer(texts, tokenizer, vocabulary=size.vocabulary, special=demo_vlm_data.SPECIAL)
     print(f"{tokenizer}: byte-level BPE with the special tokens of Qwen2.5-VL\n")
     return tokenizer
 

@@ -22,9 +22,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import tokenizers
 from PIL import Image
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from zephon.cli import demo_data
 from zephon.cli.image_header import read_header
@@ -379,18 +377,3 @@ def write_parquet(path: Path, rows: Iterable[dict[str, Any]]) -> int:
         raise DataError(f"there are no pictures for {path.name} on this machine", hint="pip install 'zephon[demo-vlm]'")
     pq.write_table(table, path, row_group_size=16)  # images make large rows
     return len(table)
-
-
-def train_tokenizer(texts: Iterable[str], path: Path, *, vocabulary: int) -> None:
-    """Train a byte-level BPE tokenizer with the special tokens of Qwen2.5-VL and save it as `tokenizer.json`."""
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.save(str(path))
