@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,6 +112,31 @@ def test_the_image_packing_that_peers_without_any_are_given_puts_each_sample_who
     rows, images = next(pack_samples(samples))
     assert images == list(range(2 * ROWS))
     assert [sorted(set(row.tolist())) for row in rows] == [[0, 2 * n + 1, 2 * n + 2] for n in range(ROWS)]
+
+
+def test_a_format_that_could_not_be_written_is_the_reason_of_its_entries_and_of_no_others() -> None:
+    from benchmarks.peers.data import missing
+
+    failed = {"images/mds": "no streaming"}
+    told = {(e.peer, e.variant): missing(CASES["B1"], e.variant, failed) for e in CASES["B1"].entries}
+    assert {key for key, reason in told.items() if reason == "no streaming"} == {("ours", "mds"), ("public", "mds threads")}
+    assert set(told.values()) == {None, "no streaming"}
+    assert {missing(CASES["B3"], e.variant, failed) for e in CASES["B3"].entries} == {None}
+
+
+def test_make_bench_hands_its_variables_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.peers.__main__ import _arguments
+
+    asked = "CASES=B1 B3", "PEERS=grain litdata", "REPEATS=5", "IMAGES=8", "MEGABYTES=2", "DOCUMENTS=9", "QUICK=1"
+    root = Path(__file__).resolve().parents[2]
+    told = subprocess.run(["make", "-n", "bench", *asked], cwd=root, capture_output=True, text=True, check=True).stdout
+    command = shlex.split(told.replace("\\\n", " ")[told.index("-m benchmarks.peers") :])
+    monkeypatch.setattr(sys, "argv", command[1:])
+    given = _arguments()
+    assert (given.only, given.peer) == (["B1", "B3"], ["ours", "grain", "litdata"])
+    assert (given.repeats, given.images, given.megabytes, given.documents) == (5, 8, 2, 9)
+    assert given.quick
+    assert given.charts
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
