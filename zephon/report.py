@@ -29,7 +29,8 @@ def explain(
         weights = " → ".join(f"{float(p.weights[dataset.name]) / sum(map(float, p.weights.values())):.4g}" for p in phases)
         table = dataset.units
         lines.append(
-            f"  {dataset.name}: {table.total_rows:,} rows in {len(dataset.shards):,} shards, {len(table):,} read units, "
+            f"  {dataset.name}: {_counted(table.total_rows, 'row')} in {_counted(len(dataset.shards), 'shard')}, "
+            f"{_counted(len(table), 'read unit')}, "
             f"{_bytes(table.total_bytes)}; weight {weights}{' of the tokens' if source.token_estimation else ''}"
         )
     lines.append("steps")
@@ -41,14 +42,24 @@ def explain(
     per_step = cutting["per_step"]
     lines.append("batches")
     lines.append(
-        f"  {lanes} lanes over {options.ranks} ranks; this rank has lanes {owned.start}–{owned.stop - 1}"
+        f"  {_counted(lanes, 'lane')} over {_counted(options.ranks, 'rank')}; this rank has lanes {owned.start}–{owned.stop - 1}"
         f"{f' and {padding} empty' if padding else ''}; "
         f"a step is {lanes} × {per_step} = {lanes * per_step} sequences, in microbatches of {cutting['microbatch']}"
     )
-    lines.append(f"  runner {options.runner}, {options.worker_count} workers, {_bytes(options.byte_budget)} for data in flight")
+    lines.append(f"  runner {options.runner}, {_workers(options)}, {_bytes(options.byte_budget)} for data in flight")
     if last is not None:
         lines += ["last run", f"  {bottleneck(last.meter.recent(), last.setup())}"]
     return "\n".join(lines)
+
+
+def _workers(options: Options) -> str:
+    if options.runner_workers is None:
+        return "a worker per core of the cluster"
+    return _counted(options.worker_count, "worker") + (" to begin with" if options.workers == "auto" else "")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def stats_report(run: Run) -> dict[str, Any]:
