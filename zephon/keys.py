@@ -37,29 +37,27 @@ def mix(value: int) -> int:
 
 def mix_array(values: U64) -> U64:
     """`mix` of each element, vectorised; uint64[N] to uint64[N]."""
-    with np.errstate(over="ignore"):
-        out = values + np.uint64(_GOLDEN)
-        out ^= out >> np.uint64(30)
-        out *= np.uint64(0xBF58476D1CE4E5B9)
-        out ^= out >> np.uint64(27)
-        out *= np.uint64(0x94D049BB133111EB)
-        out ^= out >> np.uint64(31)
+    # numpy says nothing of integers that overflow in arrays, only in scalars
+    out = values + np.uint64(_GOLDEN)
+    out ^= out >> np.uint64(30)
+    out *= np.uint64(0xBF58476D1CE4E5B9)
+    out ^= out >> np.uint64(27)
+    out *= np.uint64(0x94D049BB133111EB)
+    out ^= out >> np.uint64(31)
     return out
 
 
 def hashes(seed_key: int, indices: npt.ArrayLike) -> U64:
-    """One pseudo-random uint64 per index, a function of (key, index) only."""
-    with np.errstate(over="ignore"):
-        spread = np.asarray(indices).astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(seed_key & _MASK)
+    """One pseudo-random uint64 per index, uint64[N], a function of (key, index) only."""
+    spread = np.asarray(indices).astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(seed_key & _MASK)
     return mix_array(mix_array(spread))
 
 
 def placed(base: int, start: int, stop: int, place: int) -> U64:
     """uint64[stop - start]: what rows [start, stop) of an input with the key `base` are, the first of them at `place`."""
-    with np.errstate(over="ignore"):
-        rows = np.arange(start, stop, dtype=np.uint64) + np.uint64(base)
-        places = np.arange(place, place + stop - start, dtype=np.uint64)
-        return mix_array(mix_array(rows) + places * np.uint64(_GOLDEN))
+    rows = np.arange(start, stop, dtype=np.uint64) + np.uint64(base)
+    places = np.arange(place, place + stop - start, dtype=np.uint64)
+    return mix_array(mix_array(rows) + places * np.uint64(_GOLDEN))
 
 
 def permutation(seed_key: int, size: int) -> I64:
@@ -87,7 +85,6 @@ def generator(*parts: int | str) -> np.random.Generator:
 def row_generator_keys(seed: int, purpose: str, columns: Sequence[npt.ArrayLike]) -> U64:
     """One key per row from its provenance columns (equal lengths): uint64[N]."""
     out = np.full(len(np.asarray(columns[0])), key(seed, purpose), dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        for column in columns:
-            out = mix_array(out * np.uint64(_GOLDEN) + np.asarray(column).astype(np.uint64))
+    for column in columns:
+        out = mix_array(out * np.uint64(_GOLDEN) + np.asarray(column).astype(np.uint64))
     return out

@@ -48,30 +48,27 @@ class GatherSequences:
 
     def __call__(self, rows: pa.RecordBatch, sources: Mapping[int, pa.RecordBatch]) -> pa.RecordBatch:
         """Gather; what comes back shares no memory with the sources."""
-        pieces = _Pieces(rows, self._length)
-        padding = groups.ints(rows, groups.PADDING)
-        columns = {groups.TOKENS: self._tokens(pieces, padding, sources)}
-        for name in self._columns:
-            having = {n: g for n, g in sources.items() if g.schema.get_field_index(name) >= 0}
-            if having:
-                columns[name] = self._column(name, pieces, padding, having)
-        return _group(pieces, padding, columns)
+        return self._gather(_Pieces(rows, self._length), groups.ints(rows, groups.PADDING), sources, in_order=False)
 
     def of_documents(self, rows: pa.RecordBatch, documents: pa.RecordBatch) -> pa.RecordBatch:
         """The same where piece i is all of row i of `documents`: then the values of a column lie in order already."""
         pieces = _Pieces(rows, self._length, of_documents=True)
-        padding = groups.ints(rows, groups.PADDING)
-        columns = {}
+        return self._gather(pieces, groups.ints(rows, groups.PADDING), {0: documents}, in_order=True)
+
+    def _gather(
+        self, pieces: _Pieces, padding: Ints, sources: Mapping[int, pa.RecordBatch], *, in_order: bool
+    ) -> pa.RecordBatch:
+        columns: dict[str, Any] = {}
         for name in (groups.TOKENS, *self._columns):
-            if documents.schema.get_field_index(name) < 0 and name != groups.TOKENS:
+            tokens = name == groups.TOKENS
+            having = sources if tokens else {n: g for n, g in sources.items() if g.schema.get_field_index(name) >= 0}
+            if not tokens and not having:
                 continue
-            values = _in_order(groups.column(documents, name), pieces)
+            values = _in_order(groups.column(having[0], name), pieces) if in_order else None
             if values is not None:
                 columns[name] = self._padded(name, pieces, padding, values)
-            elif name == groups.TOKENS:
-                columns[name] = self._tokens(pieces, padding, {0: documents})
             else:
-                columns[name] = self._column(name, pieces, padding, {0: documents})
+                columns[name] = self._tokens(pieces, padding, having) if tokens else self._column(name, pieces, padding, having)
         return _group(pieces, padding, columns)
 
     def _padded(self, name: str, pieces: _Pieces, padding: Ints, values: Ints) -> Any:
