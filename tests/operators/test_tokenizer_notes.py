@@ -15,7 +15,7 @@ from operators.tokenizer_kinds import KINDS, real_texts, tokenizer
 
 from zephon.errors import RecipeError
 from zephon.notes import Notes
-from zephon.operators.text_encoder import TextEncoder, default_frame
+from zephon.operators.text_encoder import TextEncoder, begin_file, default_frame
 from zephon.operators.token_backends.checked import Checked
 from zephon.operators.tokenize import Tokenize
 from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load_tokenizer
@@ -131,6 +131,26 @@ def test_the_vocabulary_of_the_recipe_encodes_also_where_the_file_is_replaced_me
     want = Tokenize(tokenizer_id=str(file), special_tokens="none")
     assert encoded(operator) == encoded(want)
     assert operator.fingerprint_parts() == want.fingerprint_parts()
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["special strings are text", "special strings count"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_is_known_gives_the_same_ids_and_isnt_parsed_where_a_quicker_library_takes_it(
+    kind: str, special: bool, tmp_path: Path
+) -> None:
+    file, texts = written(kind, tmp_path), list(real_texts())[:30]
+    want = TextEncoder(load_tokenizer(tokenizer(kind)), allow_special=special).encode(texts)[0].tolist()
+    for known_before in (False, True):
+        ahead = begin_file(str(file), allow_special=special, backend="auto")
+        assert ahead is not None
+        made = TextEncoder(load_tokenizer(str(file)), allow_special=special, ahead=ahead)
+        assert made.encode(texts)[0].tolist() == want
+        ready, backend = ahead._ready.result(30)
+        quick = backend is not None and isinstance(made._encoder, Checked)
+        assert ("plain" in vars(ready) or ready.parsed is not None) == (not known_before) or not quick
+        del made
+    if kind == "gpt2":
+        assert quick
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"model": {}}', "\x00"])

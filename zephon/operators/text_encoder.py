@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,15 @@ from tokenizers import Tokenizer
 
 from zephon.errors import RecipeError
 from zephon.keys import I64
+from zephon.notes import Notes
 from zephon.operators.token_backends import BACKENDS, Ahead, Backend, FlatEncoder, Library, Ready, begin, choose
-from zephon.operators.token_backends.base import I32, flat
+from zephon.operators.token_backends.base import I32, Noted, flat, unnoted
 from zephon.operators.token_backends.hugging_face import parts_of
-from zephon.operators.tokenizer_files import LoadedTokenizer, file_of
+from zephon.operators.tokenizer_files import LoadedTokenizer, file_of, text_in
 
+_FACTS = 1
+"""Raised where what is noted of a `tokenizer.json` (here and by `Ready.noted`) is found out in another way than before: by `hide_special`,
+by the shapes that were compared."""
 _PROBES = ("a", "0", ".", "the", "A", "人")
 
 
@@ -153,24 +158,39 @@ def _make_plain(plain: dict[str, Any]) -> bool:
     return changed
 
 
-def make_ready(text: str, *, allow_special: bool) -> Ready:
+def make_ready(text: str, *, allow_special: bool, noted: Noted = unnoted) -> Ready:
     """A `tokenizer.json` made ready for encoding and nothing else; its text stays the same object where nothing has to change.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it is no tokenizer.
     """
-    plain: dict[str, Any] = json.loads(text)
-    changed = _make_plain(plain)
-    hidden = {} if allow_special else hide_special(plain)
-    return Ready(json.dumps(plain) if changed or hidden else text, plain, allow_special, hidden, text)
+    made: list[Ready] = []
+
+    def stays() -> bool:
+        plain: dict[str, Any] = json.loads(text)
+        changed = _make_plain(plain)
+        hidden = {} if allow_special else hide_special(plain)
+        changed = changed or bool(hidden)
+        made.append(Ready(json.dumps(plain) if changed else text, plain, allow_special, hidden, text, noted))
+        return not changed
+
+    if noted("stays as it is", stays) and not made:
+        return Ready(text, None, allow_special, {}, text, noted)
+    if not made:
+        stays()
+    return made[0]
 
 
 def begin_file(spec: Any, *, allow_special: bool, backend: Library) -> Ahead | None:
     """Have a quicker library begin to load a tokenizer, where `spec` is the path of one on disk: see `token_backends.begin`."""
     file = file_of(spec) if isinstance(spec, str) else None
-    if file is None:
-        return None
-    return begin(lambda: make_ready(file.read_text(encoding="utf-8"), allow_special=allow_special), backend)
+
+    def ready(path: Path) -> Ready:
+        text = text_in(path)
+        notes = Notes("ready", text, str(_FACTS), str(allow_special))
+        return make_ready(text, allow_special=allow_special, noted=notes.of)
+
+    return None if file is None else begin(partial(ready, file), backend)
 
 
 def _plain_copy(text: str, hidden: Mapping[str, int], *, allow_special: bool) -> Tokenizer:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -12,6 +14,13 @@ import numpy.typing as npt
 from zephon.keys import I64
 
 I32 = npt.NDArray[np.int32]
+Noted = Callable[[str, Callable[[], Any]], Any]
+"""A fact of this name, as a plain value: what is known, or what the function gives."""
+
+
+def unnoted(name: str, make: Callable[[], Any]) -> Any:  # noqa: ARG001 - a default
+    """Found out each time."""
+    return make()
 
 Library = Literal["auto", "tokenizers", "fastokens", "gigatoken"]
 """Who may encode: `auto` is the quickest that is installed and proven equal; of another one that fails, `tokenizers` takes over."""
@@ -25,14 +34,27 @@ class Ready:
     """
 
     text: str
-    plain: Mapping[str, Any]
-    """The text parsed; not to be changed."""
+    parsed: Mapping[str, Any] | None
+    """The text parsed, where it was."""
     allow_special: bool
     """False: special tokens are not looked for in the text."""
     hidden: Mapping[str, int] = field(default_factory=dict)
     """Special tokens that got another name, so that no text can spell them: that name → id."""
     origin: str = ""
     """The text before anything was left out; the same object where nothing was."""
+    noted: Noted = unnoted
+    """What follows from the text. To parse it takes 0.05 to 0.3 s with the interpreter lock held, so who needs little of it asks here."""
+
+    @cached_property
+    def plain(self) -> Mapping[str, Any]:
+        """The text parsed; not to be changed."""
+        return json.loads(self.text) if self.parsed is None else self.parsed
+
+    @property
+    def added(self) -> list[str]:
+        """The contents of the tokens that are added to the vocabulary."""
+        found: list[str] = self.noted("added", lambda: [token["content"] for token in self.plain["added_tokens"]])
+        return found
 
 
 class RefusedError(Exception):

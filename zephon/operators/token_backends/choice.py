@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -14,7 +13,7 @@ import xxhash
 
 from zephon.keys import I64
 from zephon.operators.token_backends.ahead import Ahead
-from zephon.operators.token_backends.base import I32, Backend, FlatEncoder, Ready, RefusedError
+from zephon.operators.token_backends.base import I32, Backend, FlatEncoder, Noted, Ready, RefusedError, unnoted
 from zephon.operators.token_backends.checked import Checked
 from zephon.operators.token_backends.fastokens import Fastokens
 from zephon.operators.token_backends.gigatoken import Gigatoken
@@ -27,19 +26,12 @@ BACKENDS: tuple[Backend, ...] = (Fastokens(), Gigatoken())
 _log = logging.getLogger("zephon.operators.tokenize")
 
 
-Noted = Callable[[str, Callable[[], Any]], Any]
-
-
-def _unnoted(name: str, make: Callable[[], Any]) -> Any:  # noqa: ARG001 - a default
-    return make()
-
-
 def choose(
     ready: Ready,
     tokenizer: Callable[[], tokenizers.Tokenizer],
     *,
     reference: Callable[[], tokenizers.Tokenizer] | None = None,
-    noted: Noted = _unnoted,
+    noted: Noted = unnoted,
     backends: Sequence[Backend] = BACKENDS,
     wish: str = "auto",
     ahead: Ahead | None = None,
@@ -174,7 +166,7 @@ def _first_equal(
     return None
 
 
-def prove(encoder: Checked, reference: FlatEncoder, ready: Ready, noted: Noted = _unnoted) -> int:
+def prove(encoder: Checked, reference: FlatEncoder, ready: Ready, noted: Noted = unnoted) -> int:
     """Compare all ids of the sample, twice: with empty caches, and with what the first time left in them.
 
     Texts that the library leaves to the reference are compared where the reference has to be there anyway.
@@ -185,7 +177,7 @@ def prove(encoder: Checked, reference: FlatEncoder, ready: Ready, noted: Noted =
     Raises:
         RefusedError: a text has other ids.
     """
-    texts = sample(token["content"] for token in ready.plain["added_tokens"])
+    texts = sample(ready.added)
     sure = [text for text in texts if not any(mark in text for mark in encoder.unsure)]
     name = f"ids of {xxhash.xxh3_64_hexdigest(repr((sure, ready.allow_special)))}"
     want = noted(name, lambda: _digest(*reference.encode(sure)))

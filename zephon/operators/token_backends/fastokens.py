@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -30,17 +31,23 @@ class Fastokens:
 
     def unsure(self, ready: Ready) -> Sequence[str]:
         """`'ſ` is `'s` in patterns that ignore case, and U+180E was white space before Unicode 6.3."""
-        return ("\u180e", "'\u017f") if ignores_case(ready) else ("\u180e",)
+        both = ready.noted("ignores case", lambda: ignores_case(ready))
+        return ("\u180e", "'\u017f") if both else ("\u180e",)
 
     def load(self, ready: Ready) -> _Encoder:
         """The tokenizer. Raises `RefusedError` for settings that were not compared."""
-        check(ready)
+        ready.noted("was compared", partial(_compared, ready))
         # Its own threads are for one text that somebody waits for. Here the runner's threads call, and each call stays in its thread:
         # otherwise cores × threads would run. The variable is read once, at the first call.
         os.environ.setdefault(_THREADS, "1")
         import fastokens  # noqa: PLC0415 - optional
 
         return _Encoder(fastokens.Tokenizer.from_json_str(ready.text), split_special=not ready.allow_special)
+
+
+def _compared(ready: Ready) -> bool:
+    check(ready)
+    return True
 
 
 class _Encoder:
