@@ -22,6 +22,7 @@ def unnoted(name: str, make: Callable[[], Any]) -> Any:  # noqa: ARG001 - a defa
     """Found out each time."""
     return make()
 
+
 Library = Literal["auto", "tokenizers", "fastokens", "gigatoken"]
 """Who may encode: `auto` is the quickest that is installed and proven equal; of another one that fails, `tokenizers` takes over."""
 
