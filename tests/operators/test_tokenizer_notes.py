@@ -124,7 +124,9 @@ def test_the_vocabulary_of_the_recipe_encodes_also_where_the_file_is_replaced_me
     plain = json.loads(file.read_text())
     operator = Tokenize(tokenizer_id=str(file), special_tokens="none")
     operator.prepare()
-    vars(operator)["_ahead"]._loaded.result(30)
+    ahead = vars(operator)["_ahead"]
+    if ahead._ready.result(30)[1] is not None:  # None: an earlier test's encoder of the same vocabulary is still there
+        ahead._loaded.result(30)
     vocab = plain["model"]["vocab"]
     vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
     file.write_text(json.dumps(plain))
