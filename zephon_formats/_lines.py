@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from zephon.plugin import DataError, Shard, Store, Units, errors
+from zephon_formats._asked import check_rows
 from zephon_formats._bytes import BLANKS, I64, blank_lines
 from zephon_formats._index import Index, Read, local_version
 from zephon_formats._rows import Rows
@@ -88,10 +88,7 @@ class IndexedText:
     def _starts(self, unit: int, start: int, stop: int) -> tuple[int, I64]:
         """`(the first row in the shard, where each begins and the last ends)` of the rows [start, stop) of a unit."""
         first, last = int(self.index.units[unit]), int(self.index.units[unit + 1])
-        if self._closed:
-            raise DataError("the shard is closed")
-        if not 0 <= start <= stop <= last - first:
-            raise DataError(f"rows [{start}, {stop}) are not in unit {unit}, which has {last - first}")
+        check_rows(unit, start, stop, last - first, closed=self._closed)
         return first + start, self.index.offsets.get(first + start, first + stop)
 
     def _read(self, start: int, stop: int) -> bytes:
@@ -106,11 +103,6 @@ class IndexedText:
         self._closed = True
         if self.index.unpacked is not None:
             self.index.unpacked.close()
-
-
-def no_columns(rows: int) -> pa.RecordBatch:
-    """A group of no column, in which only the number of rows remains."""
-    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, type=pa.struct([])))  # type: ignore[arg-type]
 
 
 class EveryLine:
@@ -165,9 +157,3 @@ class Paragraphs:
         """The starts, in order, and the end of the file: int64[paragraphs + 1]."""
         last = [self._open] if self._after_blank and not self._open_blank else []
         return np.concatenate([*self._parts, np.array([*last, self._base], dtype=np.int64)])
-
-
-def names_in(schema: pa.Schema, columns: Sequence[str] | None) -> list[str]:
-    """The columns that are asked for and there, each once, in the order asked."""
-    names = set(schema.names)
-    return [n for n in dict.fromkeys(schema.names if columns is None else columns) if n in names]

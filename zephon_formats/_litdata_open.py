@@ -11,6 +11,7 @@ import pyarrow as pa
 from zephon.errors import Where
 from zephon.plugin import DataError, Shard, Store, Units, at
 from zephon_formats._arrow_read import Mapped
+from zephon_formats._asked import check_rows
 from zephon_formats._litdata_chunk import (
     ARROW_ROWS,
     I64,
@@ -99,10 +100,7 @@ class OpenChunk:
         """See `OpenShard.read`. Rows of more than 1 GB come in several batches."""
         with at(shard=self._shard.path):
             first, last = int(self._units[unit]), int(self._units[unit + 1])
-            if self._closed:
-                raise DataError("the shard is closed")
-            if not 0 <= start <= stop <= last - first:
-                raise DataError(f"rows [{start}, {stop}) are not in unit {unit}, which has {last - first}")
+            check_rows(unit, start, stop, last - first, closed=self._closed)
             wanted = self._wanted(columns)
             if start == stop:
                 return [_batch(wanted, [pa.array([], c.kind) for c in wanted], 0)]

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zephon.plugin import DataError, Shard, Store, Units, at
+from zephon_formats._asked import check_rows, no_columns, schema_in
 from zephon_formats._ordinary import ordinary_batches, ordinary_type
 
 _BATCH_BYTES = 512 << 20
@@ -47,16 +48,12 @@ class OpenParquet:
         """See `OpenShard.read`. Row groups over 512 MB come in several batches."""
         with at(shard=self._shard.path):
             rows = int(self._rows[unit])
-            if self._closed:
-                raise DataError("the shard is closed")
-            if not 0 <= start <= stop <= rows:
-                raise DataError(f"rows [{start}, {stop}) are not in row group {unit}, which has {rows}")
-            names = [n for n in dict.fromkeys(self.schema.names if columns is None else columns) if n in self.schema.names]
-            schema = pa.schema([self.schema.field(n) for n in names])
+            check_rows(unit, start, stop, rows, closed=self._closed, what="row group")
+            schema = schema_in(self.schema, columns)
             if start == stop:
                 return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
-            if not names:
-                return [pa.RecordBatch.from_struct_array(pa.array([{}] * (stop - start), type=pa.struct([])))]  # type: ignore[arg-type]
+            if not len(schema):
+                return [no_columns(stop - start)]
             at_once = max(1, int(rows * min(1.0, _BATCH_BYTES / max(1, int(self._nbytes[unit])))))
             made: list[pa.RecordBatch] = self._with_file(
                 self._footer, lambda file: _slices(file, unit, schema, start, stop, at_once)

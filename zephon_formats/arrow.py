@@ -25,6 +25,7 @@ from zephon_formats._arrow_folders import data_files
 from zephon_formats._arrow_index import ROWS, ArrowIndex, cut_units, load_index, read_schema
 from zephon_formats._arrow_messages import I64, Read
 from zephon_formats._arrow_read import Batches, Mapped
+from zephon_formats._asked import check_rows, no_columns, schema_in
 from zephon_formats._ordinary import ordinary_batches, ordinary_type
 from zephon_formats._sidecar import local_version
 from zephon_formats._write_arrow import ArrowWriter
@@ -128,15 +129,11 @@ class _OpenArrow:
         first, last = int(self._units[unit]), int(self._units[unit + 1])
         with at(shard=self._shard.path, rows=f"{first + start}-{first + stop - 1}"):
             batches = self._batches
-            if batches is None:
-                raise DataError("the shard is closed")
-            if not 0 <= start <= stop <= last - first:
-                raise DataError(f"rows [{start}, {stop}) are not in unit {unit}, which has {last - first}")
-            names = dict.fromkeys(self.schema.names if columns is None else columns)
-            wanted = [n for n in names if self.schema.get_field_index(n) >= 0]
-            schema = pa.schema([self.schema.field(n) for n in wanted])
-            if not wanted:
-                return [pa.RecordBatch.from_struct_array(pa.array([{}] * (stop - start), type=pa.struct([])))]  # type: ignore[arg-type]
+            check_rows(unit, start, stop, last - first, closed=batches is None)
+            assert batches is not None
+            schema = schema_in(self.schema, columns)
+            if not len(schema):
+                return [no_columns(stop - start)]
             if start == stop:
                 return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
             self._check(schema)

@@ -20,12 +20,13 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 
 from zephon.plugin import DataError, OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, Units, at, keys
+from zephon_formats._asked import names_in, no_columns
 from zephon_formats._bytes import I64
 from zephon_formats._csv_parse import Dialect, header_names, infer_types, parse
 from zephon_formats._csv_split import RecordStarts, raw_fields
 from zephon_formats._index import Index, Read, load_or_build
 from zephon_formats._json import Columns
-from zephon_formats._lines import IndexedText, names_in, no_columns, sample_rows
+from zephon_formats._lines import IndexedText, sample_rows
 from zephon_formats._told import Told
 from zephon_formats._types import declared_types
 from zephon_formats._write_csv import CsvWriter

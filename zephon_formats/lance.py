@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon.plugin import DataError, FileInfo, OpenShard, PluginError, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
+from zephon_formats._asked import check_rows, no_columns, schema_in
 from zephon_formats._lance_mirror import Mirror
 from zephon_formats._lance_plan import roots_of, shards_of
 from zephon_formats._ordinary import ordinary_batches, ordinary_type
@@ -214,14 +215,11 @@ class _OpenLance:
         """See `OpenShard.read`."""
         with at(shard=self._shard.path, rows=f"{start}-{stop - 1} of unit {unit}"):
             fragment, rows = self._fragment, int(self._units.rows[unit])
-            if fragment is None:
-                raise DataError("the shard is closed")
-            if not 0 <= start <= stop <= rows:
-                raise DataError(f"rows [{start}, {stop}) are not in unit {unit}, which has {rows}")
-            names = dict.fromkeys(self.schema.names if columns is None else columns)
-            schema = pa.schema([self.schema.field(n) for n in names if self.schema.get_field_index(n) >= 0])
+            check_rows(unit, start, stop, rows, closed=fragment is None)
+            assert fragment is not None
+            schema = schema_in(self.schema, columns)
             if not len(schema):
-                return ordinary_batches(pa.RecordBatch.from_arrays([pa.nulls(stop - start)], names=[""]), schema)
+                return [no_columns(stop - start)]
             if start == stop:
                 return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
             self._check_files()

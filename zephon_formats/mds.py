@@ -37,6 +37,7 @@ import pyarrow as pa
 import xxhash
 
 from zephon.plugin import DataError, FileInfo, OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
+from zephon_formats._asked import check_rows, schema_in
 from zephon_formats._compression import unpack
 from zephon_formats._mds_columns import Column, Options, infer_types, make_columns, read_columns
 from zephon_formats._mds_decode import DTYPES
@@ -176,12 +177,8 @@ class _OpenMds:
         """See `OpenShard.read`. More than 256 MB come in several batches."""
         with at(shard=self._shard.path):
             first, last = int(self._units[unit]), int(self._units[unit + 1])
-            if self._closed:
-                raise DataError("the shard is closed")
-            if not 0 <= start <= stop <= last - first:
-                raise DataError(f"rows [{start}, {stop}) are not in unit {unit}, which has {last - first}")
-            wanted = dict.fromkeys(self.schema.names if columns is None else columns)
-            schema = pa.schema([self.schema.field(n) for n in wanted if self.schema.get_field_index(n) >= 0])
+            check_rows(unit, start, stop, last - first, closed=self._closed)
+            schema = schema_in(self.schema, columns)
             return [
                 read_columns(data, offsets, row, self._columns, schema)
                 for data, offsets, row in self._pieces(first + start, first + stop)

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.plugin import DataError, FileInfo, OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
+from zephon_formats._asked import check_rows, names_in
 from zephon_formats._bytes import I64
 from zephon_formats._sidecar import local_version
 from zephon_formats._write_megatron import MegatronWriter
@@ -326,15 +327,10 @@ class _OpenMegatron:
         """See `OpenShard.read`. More than 2**28 tokens come in several batches."""
         with at(shard=self._path):
             first, last = int(self._units[unit]), int(self._units[unit + 1])
-            if self._closed:
-                raise DataError("the shard is closed")
-            if not 0 <= start <= stop <= last - first:
-                raise DataError(f"rows [{start}, {stop}) are not in unit {unit}, which has {last - first}")
+            check_rows(unit, start, stop, last - first, closed=self._closed)
             self._index.check()
             self._data.check()
-            asked = dict.fromkeys(self.schema.names if columns is None else columns)
-            wanted = [name for name in asked if self.schema.get_field_index(name) >= 0]
-            return self._batches(wanted, first + start, first + stop)
+            return self._batches(names_in(self.schema, columns), first + start, first + stop)
 
     def _batches(self, wanted: Sequence[str], start: int, stop: int) -> list[pa.RecordBatch]:
         if not wanted:

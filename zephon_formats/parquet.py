@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zephon.plugin import DataError, FileInfo, OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
+from zephon_formats._asked import check_rows, names_in
 from zephon_formats._hive import partition_columns, partition_types, partitions_of, with_partitions
 from zephon_formats._ordinary import ordinary_batches, ordinary_type
 from zephon_formats._sound_text import sound_text
@@ -149,15 +150,8 @@ class _OpenParquet:
         """See `OpenShard.read`. Row groups over 512 MB come in several batches."""
         rows = int(self._rows[unit])
         with at(shard=self._shard.path, rows=f"{start}-{stop - 1} of row group {unit}"):
-            if self._closed:
-                raise DataError("the shard is closed")
-            if not 0 <= start <= stop <= rows:
-                raise DataError(f"rows [{start}, {stop}) are not in row group {unit}, which has {rows}")
-            wanted = [
-                n
-                for n in dict.fromkeys(self.schema.names if columns is None else columns)
-                if self.schema.get_field_index(n) >= 0
-            ]
+            check_rows(unit, start, stop, rows, closed=self._closed, what="row group")
+            wanted = names_in(self.schema, columns)
             schema = pa.schema([self.schema.field(n) for n in wanted])
             if start == stop:
                 return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zephon.plugin import DataError, OpenShard, Reader, RecipeError, Shard, Store, Units, at
+from zephon_formats._asked import names_in, no_columns
 from zephon_formats._bytes import I64, codec_of, iter_plain
 from zephon_formats._index import Index, Read, load_or_build, local_version
 from zephon_formats._json import Columns
-from zephon_formats._lines import EveryLine, IndexedText, Paragraphs, names_in, no_columns
+from zephon_formats._lines import EveryLine, IndexedText, Paragraphs
 from zephon_formats._rows import Rows
 from zephon_formats._told import Told
 

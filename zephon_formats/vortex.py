@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon.plugin import DataError, OpenShard, PluginError, Reader, RecipeError, Shard, ShardWriter, Store, Units, at, errors
+from zephon_formats._asked import check_rows, no_columns, schema_in
 from zephon_formats._ordinary import ordinary_batches, ordinary_type
 from zephon_formats._rust import foreign_errors
 from zephon_formats._write_vortex import VortexWriter
@@ -160,15 +161,13 @@ class _OpenVortex:
         """See `OpenShard.read`. A group ends where a split does."""
         with at(shard=self._shard.path, rows=f"{start}-{stop - 1} of unit {unit}"):
             file, rows = self._file, int(self._units.rows[unit])
-            if file is None:
-                raise DataError("the shard is closed")
-            if not 0 <= start <= stop <= rows:
-                raise DataError(f"rows [{start}, {stop}) are not in unit {unit}, which has {rows}")
-            names = dict.fromkeys(self.schema.names if columns is None else columns)
-            schema = pa.schema([self.schema.field(n) for n in names if self.schema.get_field_index(n) >= 0])
-            if start == stop or not len(schema):
-                empty = pa.RecordBatch.from_arrays([pa.nulls(stop - start, f.type) for f in schema], schema=schema)
-                return [empty] if len(schema) else ordinary_batches(_rows_only(stop - start), schema)
+            check_rows(unit, start, stop, rows, closed=file is None)
+            assert file is not None
+            schema = schema_in(self.schema, columns)
+            if not len(schema):
+                return [no_columns(stop - start)]
+            if start == stop:
+                return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
             _check_size(self._shard, self._local)
             first = int(self._borders[unit])
             made: list[pa.RecordBatch] = []
@@ -204,10 +203,6 @@ def _maps_of(path: str | None) -> set[tuple[int, int]]:
         return set()
     spans = [fields[0].split("-") for fields in lines if len(fields) > 5 and fields[4] == inode]
     return {(int(begin, 16), int(end, 16) - int(begin, 16)) for begin, end in spans}
-
-
-def _rows_only(rows: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(rows)], names=[""])
 
 
 def _check_size(shard: Shard, path: str | None) -> None:

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zephon.plugin import DataError, OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
+from zephon_formats._asked import check_rows, names_in
 from zephon_formats._bytes import I64
 from zephon_formats._index import cut_units
 from zephon_formats._sidecar import local_version
@@ -157,14 +158,9 @@ class _OpenWebDataset:
         """See `OpenShard.read`. More than 1 GB comes in several batches; a member over 2 GiB is a `DataError`."""
         with at(shard=self._shard.path):
             first, last = int(self._units[unit]), int(self._units[unit + 1])
-            if self._closed:
-                raise DataError("the shard is closed")
-            if not 0 <= start <= stop <= last - first:
-                raise DataError(f"rows [{start}, {stop}) are not in unit {unit}, which has {last - first}")
+            check_rows(unit, start, stop, last - first, closed=self._closed)
             self._check_version()
-            asked = dict.fromkeys(self.schema.names if columns is None else columns)
-            wanted = [name for name in asked if self.schema.get_field_index(name) >= 0]
-            return self._batches(wanted, first + start, first + stop)
+            return self._batches(names_in(self.schema, columns), first + start, first + stop)
 
     def _batches(self, wanted: Sequence[str], start: int, stop: int) -> list[pa.RecordBatch]:
         if stop - start > 1 and int(self._samples.starts[stop] - self._samples.starts[start]) > _BATCH_BYTES:
