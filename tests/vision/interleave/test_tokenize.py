@@ -60,6 +60,16 @@ def test_bos_and_eos_may_be_chosen() -> None:
         operator(tokenizer=kinds.fast(kinds.QWEN[1:]), bos=True).bind()
 
 
+def test_the_library_that_encodes_is_chosen_by_name_and_changes_no_row() -> None:
+    told = canonical([document("Déjà vu ", image(), "ſ 12 😀"), chat([image(), "Q"], "A cat.")])
+    made = {name: operator(backend=name) for name in ("auto", "tokenizers")}
+    rows = {name: op.bind()(told).group for name, op in made.items()}
+    assert rows["auto"].equals(rows["tokenizers"])
+    assert operator_fingerprint(made["auto"]) == operator_fingerprint(made["tokenizers"])
+    with pytest.raises(RecipeError, match="did you mean 'tokenizers'"):
+        operator(backend="tokenizer")
+
+
 # ----------------------------------------------------------------------------------------------------------- masks
 
 
