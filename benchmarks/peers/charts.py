@@ -36,6 +36,11 @@ def _figure(height: float) -> tuple[Any, Any]:
     return figure, axes
 
 
+def _stroke(peer: str) -> dict[str, Any]:
+    """Ours is thick and of one colour in all charts; the others take what comes."""
+    return {"linewidth": 2.5, "color": _OURS, "zorder": 3} if peer == OURS else {"linewidth": 1.2}
+
+
 def _label(peer: str, way: str) -> str:
     return f"{PEERS[peer][0]}: {way}".replace("`", "")
 
@@ -80,9 +85,10 @@ def _scaling(path: Path, case: Case, runs: Runs) -> Path:
             lines.setdefault((entry.peer, " ".join(words)), []).append((int(count[1:]), statistics.median(numbers)))
     for (peer, words), points in lines.items():
         xs, ys = zip(*sorted(points), strict=True)
-        axes.plot(xs, ys, marker="o", label=_label(peer, words), linewidth=2.5 if peer == OURS else 1.2)
+        axes.plot(xs, ys, marker="o", label=_label(peer, words), **_stroke(peer))
     figure.suptitle(f"{case.name}: {case.title}", fontsize=10)
     axes.set_xlabel("workers")
+    axes.set_xticks(sorted({count for points in lines.values() for count, _ in points}))
     axes.set_ylabel(case.unit)
     axes.yaxis.set_major_formatter("{x:,g}")
     axes.set_ylim(bottom=0)
@@ -102,7 +108,7 @@ def _lines(path: Path, case: Case, runs: Runs) -> Path:
             best[peer] = (statistics.median(numbers), line, variant)
     for peer, (_, line, variant) in best.items():
         xs, ys = zip(*line, strict=True)
-        axes.plot(xs, ys, label=_label(peer, variant), linewidth=2.5 if peer == OURS else 1.2)
+        axes.plot(xs, ys, label=_label(peer, variant), **_stroke(peer))
     figure.suptitle(f"{case.name}: work that had come, by time", fontsize=10)
     axes.set_xlabel("seconds after the first batch")
     axes.set_ylabel(case.unit.partition("/")[0])
