@@ -38,7 +38,7 @@ format: $(VENV)/dev.stamp
 # Zephon beside Grain, LitData, Streaming, …: a table and charts. Makes an environment per group of peers (6 GB with torch).
 # CASES="B1 B3" PEERS="grain litdata" REPEATS=5 IMAGES=800 MEGABYTES=64 DOCUMENTS=20000, or QUICK=1 to see that everything works
 bench: $(VENV)/dev.stamp
-	$(BIN)/python -m benchmarks.peers --charts $(if $(QUICK),--quick --repeats 1) \
+	$(BIN)/python -m benchmarks.peers --charts $(if $(QUICK),--quick) \
 	$(foreach c,$(CASES),--only $(c)) $(if $(PEERS),--peer ours $(foreach p,$(PEERS),--peer $(p))) \
 	$(foreach o,REPEATS IMAGES MEGABYTES DOCUMENTS,$(if $($(o)),--$(shell echo $(o) | tr A-Z a-z) $($(o))))
 

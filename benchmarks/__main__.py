@@ -40,18 +40,19 @@ def main() -> int:
     """Run what is asked for; 1 where a script failed (a missed goal is no failure)."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", action="append", choices=list(YARDSTICKS), help="this one (may be given several times)")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, help="turns (default: 3; with --quick 1)")
     parser.add_argument(
         "--quick", action="store_true", help="little data: to see that everything works; README.md stays as it is"
     )
     parser.add_argument("--folder", type=Path, help="keep made data here, for the next run")
     given = parser.parse_args()
+    repeats = given.repeats or (1 if given.quick else 3)
     began = time.monotonic()
     parts: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="zephon-bench-") as made:
         for name in given.only or YARDSTICKS:
             print(f"{name} …", file=sys.stderr, flush=True)
-            parts[name] = run(name, given.folder or Path(made), Path(made) / f"{name}.json", given.repeats, given.quick)
+            parts[name] = run(name, given.folder or Path(made), Path(made) / f"{name}.json", repeats, given.quick)
     text = report(parts, time.monotonic() - began)
     print(text)
     results = HERE / "results"

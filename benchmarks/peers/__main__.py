@@ -128,7 +128,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=list(CASES), help="this case (may be given several times)")
     parser.add_argument("--peer", action="append", choices=list(PEERS), help="this peer beside the limits (several times)")
     parser.add_argument("--variant", help="only the entries with this variant")
-    parser.add_argument("--repeats", type=int, default=3, help="turns; with --resume: until each entry has so many runs")
+    parser.add_argument(
+        "--repeats", type=int, help="turns (default: 3; with --quick 1); with --resume: until each entry has so many runs"
+    )
     parser.add_argument("--resume", action="store_true", help="keep the runs that the JSON has, and go on")
     parser.add_argument("--quick", action="store_true", help="little data and time: to see that everything works")
     parser.add_argument("--images", type=int, default=data.Sizes.images, help="photographs, about 100 KB each")
@@ -146,7 +148,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--report", action="store_true", help="table and charts of the JSON, measure nothing")
     parser.add_argument("--readme", action="store_true", help="put the table into benchmarks/README.md")
     parser.add_argument("--charts", action="store_true", help="PNG charts beside the JSON")
-    return parser.parse_args()
+    given = parser.parse_args()
+    given.repeats = given.repeats or (1 if given.quick else 3)
+    return given
 
 
 if __name__ == "__main__":
