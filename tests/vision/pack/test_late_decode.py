@@ -12,6 +12,8 @@ from vision.pictures import jpeg
 
 from benchmarks.vision_early import DecodeFirst, Unwrap
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
+from zephon_vision import decode_images
+from zephon_vision.decoders import decode
 
 MB = 1 << 20
 
@@ -22,8 +24,8 @@ def documents() -> list[dict[str, Any]]:
     return [{"texts": [f"page {n}", None], "images": [None, {"bytes": photos[n % 3], "path": None}]} for n in range(96)]
 
 
-def run(first: bool, runner: str, max_bytes: int) -> tuple[list[str], int]:
-    """The batches' hashes, and the most bytes that lanes held at a time."""
+def recipe(first: bool, runner: str, max_bytes: int) -> Pipeline:
+    """Decoded first, or late."""
     source = StaticMixtureWorkSource([Dataset.from_records("pages", documents())], seed=1, stop_after_passes=1, chunk_size=4)
     pipeline = Pipeline(source).interleave().probe_images().tokenize_interleaved(tokenizer=fast(QWEN), images="qwen2_5_vl")
     if first:
@@ -33,7 +35,12 @@ def run(first: bool, runner: str, max_bytes: int) -> tuple[list[str], int]:
         pipeline.then(Unwrap())
     else:
         pipeline.decode_images()
-    pipeline.batch(1).options(lanes=1, runner=runner, max_bytes=max_bytes, flush_every_chunks=1000)
+    return pipeline.batch(1).options(lanes=1, runner=runner, max_bytes=max_bytes, flush_every_chunks=1000)
+
+
+def run(first: bool, runner: str, max_bytes: int) -> tuple[list[str], int]:
+    """The batches' hashes, and the most bytes that lanes held at a time."""
+    pipeline = recipe(first, runner, max_bytes)
     return [batch.sha256() for batch in pipeline], pipeline.stats()["peak_lane_bytes"]
 
 
@@ -43,6 +50,28 @@ def test_what_waits_is_an_eighth_of_what_decoding_first_makes_wait() -> None:
     assert late == first
     assert len(late) == 96
     assert held <= pixels / 8
+
+
+@pytest.mark.parametrize("runner", ["inline", "threads"])
+def test_a_restore_decodes_the_images_of_what_it_delivers_and_no_other(runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counted(*given: Any, **more: Any) -> Any:
+        calls.append(1)
+        return decode(*given, **more)
+
+    monkeypatch.setattr(decode_images, "decode", counted)
+    first = recipe(False, runner, MB)
+    batches = iter(first)
+    before = [next(batches).sha256() for _ in range(60)]
+    state = first.state_dict()
+    batches.close()  # type: ignore[attr-defined]
+    second = recipe(False, runner, MB)
+    second.load_state_dict(state)
+    calls.clear()
+    after = [batch.sha256() for batch in second]
+    assert len(calls) == len(after) == 36  # an image each
+    assert before + after == run(False, "inline", MB)[0]
 
 
 @pytest.mark.parametrize("runner", ["inline", "threads"])
