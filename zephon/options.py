@@ -44,6 +44,9 @@ class Options:
     max_bytes: int | None = None
     """Bytes that data in flight and decoded data kept for several lanes may take, half each. Default: 1 GiB, or a quarter of this
     rank's share of the memory where that is less."""
+    spill_dir: str | None = None
+    """A folder on a disk where the images of sequences that wait in a shuffle after `pack_multimodal` lie meanwhile, in a file without a
+    name, instead of in memory. What a disk can't take waits in memory."""
     copy: bool = False
     """Batches have memory of their own. Without it, those of data that no operator changes show text and bytes where these lie, in mapped
     files: then nobody may write into a file while a batch of it is in use."""

@@ -75,6 +75,7 @@ def stats_report(run: Run) -> dict[str, Any]:
         "bundles_read": run.fetcher.bundles.made,
         "kept_bytes": run.fetcher.units.nbytes + run.fetcher.bundles.nbytes,
         "peak_lane_bytes": run.pump.peak_bytes,
+        "peak_spilled_bytes": run.spill.peak_bytes,
         "failures": report["failures"],
         "bottleneck": bottleneck(run.meter.recent(), run.setup()),
         "time": _time_report(run),

@@ -249,6 +249,12 @@ B8 = Case(
     "MB (PSS)",
     (
         entry("ours", "float", f"parquet; {_THREADS}, float32"),
+        entry(
+            "ours",
+            "float numpy",
+            f"parquet; {_THREADS}, float32; resized by cykooz.resizer, arrays of numpy as the peers' (no torch)",
+        ),
+        entry("ours", "float numpy spill", "the same with `spill_dir` on a disk and `max_bytes` of 256 MiB"),
         entry("public", "threads pillow", f"parquet; {_THREADS}"),
         entry("grain", "threads pillow", "ArrayRecord; 16 threads"),
     ),

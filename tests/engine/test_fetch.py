@@ -58,6 +58,25 @@ def test_a_chunk_holds_the_planned_records_in_their_order(recipe: Recipe, keep: 
                 assert number_ == before + row, "the provenance is that of another record"
 
 
+@pytest.mark.parametrize(("keep", "reads", "most"), [(64 << 20, 16, 16), (16 << 20, 32, 5)])
+def test_a_unit_goes_with_its_last_row_unless_all_units_fit(tmp_path: Path, keep: int, reads: int, most: int) -> None:
+    """16 row groups of 1.3 MB, two passes; two lanes share each of them, 32 rows each, and a chunk draws on four."""
+    table = pa.table({"text": [f"{n:04d}" * 5_000 for n in range(1024)]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=64, compression="none", use_dictionary=False)
+    data = Dataset.from_path("texts", tmp_path)
+    plan = StaticMixtureWorkSource([data], seed=1, chunk_size=128, shuffle_block_size=32, stop_after_passes=2).plan(2)
+    fetcher = Fetcher(plan, [data], columns=None, keep_bytes=keep, policy="raise")
+    held = []
+    for number in range(8):
+        for lane in (0, 1):
+            group, _, _ = fetcher.fetch(plan.chunk(lane, number))
+            assert len(group) == 128
+            held.append(fetcher.units.nbytes)
+    assert fetcher.units.made == reads
+    assert max(held) <= most * 1_300_000
+    assert (held[-1] == 0) == (most == 5)
+
+
 def shards_of(recipe: Recipe, lengths: tuple[int, ...]) -> list[tuple[int, ...]]:
     if recipe.tokenised:
         return [lengths]

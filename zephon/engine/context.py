@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from zephon.engine.faults import Losses
 from zephon.engine.ledger import Ledger
+from zephon.engine.spill import Source, in_memory_of_its_own
 from zephon.engine.stages import Level, Note, Report
 from zephon.engine.tasks import Load
 from zephon.plan.source import Chunk, Plan
@@ -43,3 +44,5 @@ class LaneContext:
     """Called (from any thread) when a task of a lane is done."""
     per_step: int = 1
     """Sequences of a lane in a step."""
+    park: Callable[[pa.RecordBatch], Source] = in_memory_of_its_own
+    """Where groups lie that wait in a selection and show little of much."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import pyarrow as pa
 from zephon import groups
 from zephon.arrays import to_arrow
 from zephon.engine.faults import Losses
+from zephon.engine.spill import Source, held_bytes, in_memory_of_its_own
 from zephon.engine.stages import INDEX
 from zephon.errors import InternalError, at
 from zephon.keys import I64
@@ -20,7 +22,13 @@ from zephon.plugin import Accumulator, Decision, LaneWindow, SelectOperator, Sel
 class Deciders:
     """A level's accumulators: the first sees groups, the selectors after it see its light rows."""
 
-    def __init__(self, operators: Sequence[StatefulOperator | SelectOperator], where: LaneWindow) -> None:
+    def __init__(
+        self,
+        operators: Sequence[StatefulOperator | SelectOperator],
+        where: LaneWindow,
+        park: Callable[[pa.RecordBatch], Source] = in_memory_of_its_own,
+    ) -> None:
+        """`park`: what becomes of a source that waits and shows little of much."""
         first = operators[0]
         self._number = 0
         self._name = first.name
@@ -33,7 +41,8 @@ class Deciders:
                 self._builder, slices = first.accumulator(where), first.slices
             for op in operators:
                 if isinstance(op, SelectOperator):
-                    self._selections.append(_Selection(op.name, op.selector(where), copies=slices and not self._selections))
+                    held = park if slices and not self._selections else None
+                    self._selections.append(_Selection(op.name, op.selector(where), held))
                     self._light += op.inputs() or ()
 
     @property
@@ -79,16 +88,17 @@ def _as_decision(group: pa.RecordBatch, number: int, light: Sequence[str]) -> De
 
 
 class _Selection:
-    """A selector with the light rows that wait in it; with `copies`, their sources are copied, since they may show little of much."""
+    """A selector with the light rows that wait in it. Their sources are `park`ed where they may show little of much."""
 
-    def __init__(self, name: str, selector: Selector, *, copies: bool) -> None:
+    def __init__(self, name: str, selector: Selector, park: Callable[[pa.RecordBatch], Source] | None) -> None:
         self.name = name
-        self._copies = copies
+        self._park = park
         self._selector = selector
         self._rows: pa.RecordBatch | None = None
         self._waiting: I64 = np.zeros(0, dtype=np.int64)
         self._alive: npt.NDArray[np.bool_] = np.zeros(0, dtype=bool)
-        self._sources: dict[int, pa.RecordBatch] = {}
+        self._sources: dict[int, Any] = {}
+        """`Source`s; a `Decision` doesn't say so, since operators only see groups."""
         self._source_bytes: dict[int, int] = {}
         self._uses: I64 = np.zeros(0, dtype=np.int64)
         """By source, how often the rows that wait refer to it: files of images go with the last row that shows them."""
@@ -108,8 +118,8 @@ class _Selection:
         self._seen += len(rows)
         for number, source in decision.sources.items():
             if number not in self._sources:
-                held = groups.copied([source]) if self._copies else source
-                self._sources[number], self._source_bytes[number] = held, groups.nbytes(held)
+                held = source if self._park is None else self._park(source)
+                self._sources[number], self._source_bytes[number] = held, held_bytes(held)
         uses = np.bincount(groups.source_numbers(rows), minlength=len(self._uses))
         uses[: len(self._uses)] += self._uses
         self._uses = uses

@@ -17,6 +17,7 @@ from zephon.engine.counts import record_counts
 from zephon.engine.deciders import Deciders, shows_sources, used_sources
 from zephon.engine.faults import Losses, joined
 from zephon.engine.ledger import decision_counts
+from zephon.engine.spill import Source, held_bytes, in_memory
 from zephon.engine.stages import INDEX, Note, Report
 from zephon.engine.state import LaneState
 from zephon.engine.tasks import Mark, Queue, Ready, Supply, Task
@@ -196,28 +197,39 @@ class Lane:
                 self._supply.chunks += 1
                 self._supply.came(len(group))
             for start in range(0, len(group), size):
-                self._push(0, [group.slice(start, size)], Note(hash=True), base=0, skipped=0, label=label)
+                self._push(0, group.slice(start, size), (), Note(hash=True), base=0, skipped=0, label=label)
 
-    def _push(self, level: int, given: Groups, note: Note, *, base: int, skipped: int, label: str) -> None:
-        context, rows = self._context, len(given[0])
+    def _push(
+        self, level: int, rows: pa.RecordBatch, sources: Sequence[Source], note: Note, *, base: int, skipped: int, label: str
+    ) -> None:
+        """Have a stage work on rows and the sources that they draw on. Where these are parked, they are read when the task starts."""
+        context, count = self._context, len(rows)
         if context.levels[level].stage.trivial:
-            self._queues[level].put(Task(base, skipped, 0, here=lambda: context.do_here(level, given, note), rows=rows))
+
+            def here() -> tuple[Groups, Report]:
+                return context.do_here(level, [rows, *in_memory(sources)], note)
+
+            self._queues[level].put(Task(base, skipped, 0, here=here, rows=count))
             self._hold(0, 1)
             return
-        nbytes = sum(groups.nbytes(g) for g in given)
+
+        def start() -> Future[tuple[Groups, Report]]:
+            return context.submit_stage(level, [rows, *in_memory(sources)], note, label)
+
+        nbytes = groups.nbytes(rows) + sum(map(held_bytes, sources))
         if level == self._last and self._heavy:
             # At a flush a whole window is decided at once. Built at once, its pixels would be many times the budget
-            task = Task(base, skipped, nbytes, start=lambda: context.submit_stage(level, given, note, label), rows=rows)
+            task = Task(base, skipped, nbytes, start=start, rows=count)
             self._queues[level].put(task)
             self._waiting.append(task)
-            self._waiting_rows += rows
+            self._waiting_rows += count
             context.load.waiting += 1
             self._hold(nbytes, 1)
             self.dirty = True
             return
-        future = context.submit_stage(level, given, note, label)
+        future = start()
         nbytes = 0 if future.done() else nbytes
-        self._queues[level].put(Task(base, skipped, nbytes, future, rows=rows))
+        self._queues[level].put(Task(base, skipped, nbytes, future, rows=count))
         self._hold(nbytes, 1)
         future.add_done_callback(self._done)
 
@@ -293,7 +305,7 @@ class Lane:
         if deciders is None:
             first = self._sequences if level + 1 == self._last else 0
             where = LaneWindow(self._context.seed, self.number, self._windows[level + 1], first, self._context.per_step)
-            deciders = self._deciders[level + 1] = Deciders(self._context.levels[level + 1].deciders, where)
+            deciders = self._deciders[level + 1] = Deciders(self._context.levels[level + 1].deciders, where, self._context.park)
         self._chain[level + 1] = mix(self._chain[level + 1] ^ base)
         self._supply.chunks += not level
         losses = Losses()
@@ -372,8 +384,8 @@ class Lane:
             numbers = used_sources(rows) if len(rows) else ()
         if len(rows):
             label = f"lane {self.number}, window {self._windows[level]}"
-            given = [rows, *(decision.sources[n] for n in numbers)]
-            self._push(level, given, Note(numbers=tuple(numbers)), base=base, skipped=skipped, label=label)
+            sources = [decision.sources[n] for n in numbers]
+            self._push(level, rows, sources, Note(numbers=tuple(numbers)), base=base, skipped=skipped, label=label)
 
     # --------------------------------------------------------------------------------------------------- ready
 

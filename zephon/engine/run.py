@@ -25,6 +25,7 @@ from zephon.engine.lane import Lane
 from zephon.engine.ledger import Ledger
 from zephon.engine.meter import Meter, clock
 from zephon.engine.pump import Cut, Delivery, Pump, finished, locate
+from zephon.engine.spill import Spill
 from zephon.engine.stages import Level, Note, Report
 from zephon.engine.state import LaneState
 from zephon.engine.tasks import Load
@@ -32,7 +33,6 @@ from zephon.engine.tune import Part, Tuner
 from zephon.errors import DataError, Where, ZephonError, at, wrap
 from zephon.options import Options
 from zephon.plan.source import CHUNK_BYTES, Chunk, Plan
-from zephon.plugin import StatefulOperator
 from zephon.runners.base import Groups, Runner, Work
 from zephon.runners.pool import ThreadPool
 from zephon.runners.switching import Turns
@@ -78,6 +78,7 @@ class Run:
         options = definition.options
         self._budget = options.byte_budget  # its default asks the system
         self.ledger = Ledger([d.name for d in definition.datasets])
+        self.spill = Spill(options.spill_dir)
         self.lane_states = dict(start)
         self.padding = padding
         self._quarantine = _Quarantine(options, definition.datasets, self.ledger)
@@ -155,6 +156,7 @@ class Run:
             worked=self._worked,
             woke=self._woke,
             per_step=definition.cut.per_step,
+            park=self.spill.park,
         )
         return Pump(
             [Lane(number, context, start[number]) for number in definition.owned],
@@ -301,6 +303,7 @@ class Run:
         _close_parts(self._driver, self._runner, self._local, self._turns)
         self._quarantine.close()
         self.fetcher.close()
+        self.spill.close()
 
     # ---------------------------------------------------------------------------------------------------- tasks
 
@@ -347,7 +350,7 @@ class Run:
     def _make_empty_row(self) -> pa.RecordBatch | None:
         """The empty sequence: made by the last packer, sent through all that follows it."""
         levels = self.definition.levels
-        first = max((i for i, level in enumerate(levels) if _can_be_empty(level)), default=None)
+        first = max((i for i, level in enumerate(levels) if level.can_be_empty), default=None)
         if first is None:
             return None
         made, _ = self._bound(first)([], Note(empty=True))
@@ -371,11 +374,6 @@ class Run:
     def _describe(self) -> str:
         lanes = self.pump.lanes
         return f"{sum(lane.outstanding for lane in lanes)} tasks outstanding, {sum(lane.available for lane in lanes)} sequences ready"
-
-
-def _can_be_empty(level: Level) -> bool:
-    builder = level.stage.builder
-    return isinstance(builder, StatefulOperator) and builder.empty_row(None) is not None
 
 
 def _takes_views(levels: Sequence[Level], runner: str) -> bool:

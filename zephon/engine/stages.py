@@ -190,6 +190,11 @@ class Level:
     deciders: tuple[StatefulOperator | SelectOperator, ...]
     stage: Stage
 
+    @property
+    def can_be_empty(self) -> bool:
+        """Whether it makes empty sequences."""
+        return self.stage.builder is not None and self.stage.builder.empty_row(None) is not None
+
 
 def cut_levels(steps: Sequence[tuple[Operator, Policy]]) -> list[Level]:
     """Cut the operator list at its accumulators.

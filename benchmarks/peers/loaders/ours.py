@@ -99,11 +99,14 @@ def vision(given: Given) -> Loader:
         pipeline = pipeline.shuffle(buffer_size=shuffle)
     lanes = 1 if shuffle else 2  # each lane has a buffer, and the peers have one
     options = {"scaled_decode": "gap2"} if "scaled" in given.variant else {}
-    pipeline = (
-        pipeline.decode_images(**options).batch(tools.ROWS).options(lanes=lanes, prefetch_batches=4, **window, **_runner(given))
-    )
-    kind = "float32" if "float" in given.variant else None  # None: bytes, as decoded
-    return Loader(iter(pipeline), lambda batch: float(len(batch.to_training(pixel_dtype=kind)["pixel_values"])))
+    arrays: dict[str, Any] = {}
+    if "numpy" in given.variant:  # what peers give, and then nothing needs torch
+        options["backend"], arrays["dtype"] = "cykooz", np.int64
+    lean = {"spill_dir": given.data, "max_bytes": 256 << 20} if "spill" in given.variant else {}
+    pipeline = pipeline.decode_images(**options).batch(tools.ROWS)
+    pipeline = pipeline.options(lanes=lanes, prefetch_batches=4, **window, **lean, **_runner(given))
+    arrays["pixel_dtype"] = "float32" if "float" in given.variant else None  # None: bytes, as decoded
+    return Loader(iter(pipeline), lambda batch: float(len(batch.to_training(**arrays)["pixel_values"])))
 
 
 def checkpoint(given: Given) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,3 +83,31 @@ def test_a_window_that_is_decided_at_once_is_built_as_the_budget_allows(runner: 
     """
     _, held = run(False, runner, 4 * MB)
     assert held < (6 if runner == "inline" else 12) * MB
+
+
+def spilled(runner: str, folder: Path | None) -> Pipeline:
+    photos = [jpeg(photo[:392, :392], quality=95) for photo in (data.astronaut(), data.coffee(), data.rocket())]
+    rows = [{"texts": [f"page {n}", None], "images": [None, {"bytes": photos[n % 3], "path": None}]} for n in range(48)]
+    source = StaticMixtureWorkSource([Dataset.from_records("pages", rows)], seed=1, chunk_size=4)
+    pipeline = Pipeline(source).interleave().probe_images().tokenize_interleaved(tokenizer=fast(QWEN), images="qwen2_5_vl")
+    pipeline.pack_multimodal(max_length=512, open_bins=4, pad_token_id=0).shuffle().decode_images().batch(1)
+    return pipeline.options(lanes=2, runner=runner, workers=1, max_bytes=MB, spill_dir=None if folder is None else str(folder))
+
+
+@pytest.mark.parametrize("runner", ["inline", "threads", "processes"])
+def test_files_that_wait_on_disk_change_no_batch_and_no_state(tmp_path: Path, runner: str) -> None:
+    """And a run without the folder goes on where one with it stopped."""
+    plain, on_disk = spilled("inline", None), spilled(runner, tmp_path)
+    want = [batch.sha256() for _, batch in zip(range(40), plain, strict=False)]
+    got = [batch.sha256() for _, batch in zip(range(24), on_disk, strict=False)]
+    assert got == want[:24]
+    assert list(tmp_path.iterdir()) == []
+    stats = on_disk.stats()
+    assert stats["peak_spilled_bytes"] > 0
+    rest = spilled("inline", None)
+    rest.load_state_dict(on_disk.state_dict())
+    assert [batch.sha256() for _, batch in zip(range(16), rest, strict=False)] == want[24:]
+    assert rest.state_dict() == plain.state_dict()
+    if runner == "inline":  # with others it is a matter of timing what is in the works
+        freed = plain.stats()["peak_lane_bytes"] - stats["peak_lane_bytes"]
+        assert freed > stats["peak_spilled_bytes"] / 2  # which are whole pages
