@@ -102,14 +102,20 @@ def measure(make: Callable[[Given], Loader], given: Given, began: float) -> dict
 
 
 def _window(loader: Loader, seconds: float, kept: list[Any]) -> dict[str, Any]:
-    """Both ends of the window lie in the flow, so what is read ahead at its beginning and at its end is about the same."""
-    start, used, done, line = time.perf_counter(), cpu(), 0.0, []
-    ready, ended = start + seconds / 4, False
-    began, warm = start, True
+    """Both ends of the window lie in the flow, so what is read ahead at its beginning and at its end is about the same.
+
+    Where the data end before it is as long as its warm-up, all that came after the first batch is measured instead: what is left at the
+    end, a few milliseconds perhaps, says little.
+    """
+    first = began = time.perf_counter()
+    used_first = used = cpu()
+    done = before = 0.0
+    line: list[tuple[float, float]] = []
+    skipped, ended, warm = 0, False, True
     while True:
         now = time.perf_counter()
-        if warm and now >= ready:
-            began, used, done, warm, line = now, cpu(), 0.0, False, []
+        if warm and now - first >= seconds / 4:
+            began, used, before, skipped, warm = now, cpu(), done, len(line), False
         if not warm and now - began >= seconds:
             break
         batch = next(loader.batches, None)
@@ -117,16 +123,18 @@ def _window(loader: Loader, seconds: float, kept: list[Any]) -> dict[str, Any]:
             ended = True
             break
         done += loader.work(batch)
-        line.append((time.perf_counter() - start, done))
+        line.append((time.perf_counter() - first, done))
         if loader.ids is not None and len(kept) < 4:
             kept.append(batch)
-    wall = time.perf_counter() - began
-    step = max(1, len(line) // _POINTS)
+    end, spent = time.perf_counter(), cpu()
+    if ended and end - began < seconds / 4:
+        began, used, before, skipped, warm = first, used_first, 0.0, 0, True
+    line = [(round(t, 4), round(w - before, 1)) for t, w in line[skipped:]]
     return {
-        "wall_s": wall,
-        "cpu_s": cpu() - used,
-        "work": done,
+        "wall_s": end - began,
+        "cpu_s": spent - used,
+        "work": done - before,
         "ended": ended,
         "whole": warm,
-        "line": [(round(t, 4), round(w, 1)) for t, w in line[::step]],
+        "line": line[:: max(1, len(line) // _POINTS)],
     }

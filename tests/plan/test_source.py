@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from zephon import Dataset, MixtureSpec, Phase, StaticMixtureWorkSource
 from zephon.errors import RecipeError
-from zephon.plan.source import Plan
+from zephon.plan.source import CHUNK_BYTES, Plan
 from zephon.plan.units import UnitTable, unit_table
 
 
@@ -371,3 +371,18 @@ def test_lanes_of_which_only_some_end_are_refused() -> None:
     assert [plan.lane_draws(lane) is None for lane in range(40)] == [True] + [False] * 39
     with pytest.raises(RecipeError, match="goes on for ever"):
         plan.finite  # noqa: B018
+
+
+@settings(deadline=None)
+@given(row_bytes=st.integers(500, 40_000), block=st.integers(1, 10_000), lanes=st.integers(1, 8))
+def test_a_chunk_of_one_data_set_is_a_bundle_or_an_even_part_that_is_not_small(row_bytes: int, block: int, lanes: int) -> None:
+    """A chunk costs as much as a megabyte of work however little it holds, so light records come in chunks of 2.5 MiB at least, unless all
+    that is read for one is less."""
+    data = planned("a", *[50_000] * 4, row_bytes=row_bytes)
+    plan = StaticMixtureWorkSource([data], shuffle_block_size=block).plan(lanes)
+    (made,) = plan.rows
+    assert made is not None
+    parts = made.bundle // plan.chunk_size
+    assert made.bundle - parts * plan.chunk_size < parts
+    if row_bytes * 128 <= CHUNK_BYTES and parts > 1:
+        assert (plan.chunk_size + 1) * row_bytes > CHUNK_BYTES

@@ -62,11 +62,12 @@ def write(name: str, folder: Path, rows: list[dict[str, Any]], part: int = 0) ->
     return path
 
 
-def pipeline(*datasets: Dataset, shuffle: int = 0, **options: Any) -> Pipeline:
+def pipeline(*datasets: Dataset, shuffle: int = 0, thirds: bool = False, **options: Any) -> Pipeline:
     source = StaticMixtureWorkSource(
         list(datasets), {d.name: 1 for d in datasets}, seed=1, chunk_size=11, shuffle_block_size=17, stop_after_passes=1
     )
     made = Pipeline(source)
+    made = made.filter(lambda record: record["id"] % 3 > 0) if thirds else made
     made = made.shuffle(buffer_size=shuffle) if shuffle else made
     return made.batch(4).options(lanes=2, **{"runner": "inline", "flush_every_chunks": 2, **options})
 
@@ -108,6 +109,23 @@ def test_they_are_what_copies_are(kinds: tuple[str, ...], runner: str, shuffle: 
         assert pickle.loads(pickle.dumps(one)).group.equals(one.group)
         assert views.checkpoint() == copies.checkpoint()
     assert seen >= ROWS * len(kinds)
+
+
+@pytest.mark.parametrize("copy", [False, True])
+@pytest.mark.parametrize("operator", [False, True])
+def test_rows_of_bundles_that_are_too_large_for_one_piece_are_the_same(copy: bool, operator: bool, tmp_path: Path) -> None:
+    """Of 256 MB and more a bundle stays in the pieces that it was read in."""
+    datasets = [Dataset.from_records("memory", table_of(rows_of(0, ROWS)))]
+    for number, kind in enumerate(("arrow", "litdata", "parquet")):
+        write(kind, tmp_path / kind, rows_of(100 * number, ROWS))
+        datasets.append(Dataset.from_path(kind, tmp_path / kind))
+
+    def run(one_piece: int) -> list[list[dict[str, Any]]]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("zephon.engine.fetch._ONE_PIECE", one_piece)
+            return [payloads(batch) for batch in pipeline(*datasets, shuffle=13, thirds=operator, copy=copy)]
+
+    assert run(1) == run(256 << 20)
 
 
 def test_lanes_without_rows_have_the_same_columns(tmp_path: Path) -> None:
