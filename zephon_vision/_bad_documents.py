@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
+from zephon.errors import Where
 from zephon_vision import columns
 from zephon_vision._decoders_source import Images
+from zephon_vision.probe_images import place_of
 
 
 def without_loss(group: pa.RecordBatch, images: Images, bad: Sequence[int], *, make: bool) -> pa.RecordBatch:
@@ -41,15 +44,16 @@ def _document(group: pa.RecordBatch, row: int, image: int, length: int) -> tuple
     return (0, length) if number is None else (int(borders[number]), int(borders[number + 1]))
 
 
-def document_component(group: pa.RecordBatch, row: int, image: int) -> int:
-    """The data set of the document that shows this image of the row; -1 where it isn't known."""
+def document_place(group: pa.RecordBatch, row: int, image: int) -> Where:
+    """Where the document came from that shows this image of the row, as far as it says."""
     names = group.schema.names
-    if groups.COMPONENT in names:
-        return int(groups.ints(group, groups.COMPONENT)[row])
-    if groups.DOC_COMPONENT not in names or groups.LENGTHS not in names:
-        return -1
+    if groups.LENGTHS not in names:
+        return place_of(group, row)
     number = _number(group, row, image, _borders(group, row))
-    return -1 if number is None else int(groups.column(group, groups.DOC_COMPONENT)[row].as_py()[number])
+    known = {"component": groups.DOC_COMPONENT, "shard": groups.DOC_SHARD, "row": groups.DOC_ROW}
+    there = {part: name for part, name in known.items() if number is not None and name in names}
+    place: dict[str, Any] = {part: int(groups.column(group, name)[row].as_py()[number]) for part, name in there.items()}
+    return Where(**place)
 
 
 def _borders(group: pa.RecordBatch, row: int) -> npt.NDArray[np.int64]:

@@ -17,7 +17,7 @@ from zephon.errors import DataError, PluginError, RecipeError, unknown
 from zephon.plugin import Apply, Drops, Operator, Outcome
 from zephon_vision import columns
 from zephon_vision._arena import Arena
-from zephon_vision._bad_documents import document_component, without_loss
+from zephon_vision._bad_documents import document_place, without_loss
 from zephon_vision._bad_images import BadImages, LostImages, check_ratio, reason
 from zephon_vision._decoders_scaled import NotWholeError, ScaledResize, scale_for
 from zephon_vision._decoders_source import MISSING, Images, Reference, check_image_type, load_bytes
@@ -28,7 +28,6 @@ from zephon_vision.decoders import Decoder, check_decoder, decode, refuses_damag
 from zephon_vision.headers import MAX_PIXELS, Header, check_size, read_header
 from zephon_vision.policies.base import Pixels, Plan, Policy, Resize, load
 from zephon_vision.policies.raw import Raw
-from zephon_vision.probe_images import place_of
 from zephon_vision.resize import Backend, make_resize, pooled, resize_parts, settle_backend
 
 OnBadImage = Literal["auto", "blank", "drop_sample", "error"]
@@ -139,6 +138,8 @@ class DecodeImages(CollatesVision, Operator):
             groups.LOSS_MASK,
             groups.LENGTHS,
             groups.DOC_COMPONENT,
+            groups.DOC_SHARD,
+            groups.DOC_ROW,
             columns.IMAGE_SPANS,
             columns.IMAGE_DOCUMENT,
         )
@@ -214,7 +215,7 @@ class BoundDecodeImages:
         if errors and settings._bad == "error":
             index = min(errors)
             row, number = images.place(index)
-            raise DataError(f"image {number} of {settings.column!r}: {errors[index]}", where=place_of(group, row))
+            raise DataError(f"image {number} of {settings.column!r}: {errors[index]}", where=document_place(group, row, number))
         return self._finish(group, images, plans, work, errors)
 
     def _given(self, group: pa.RecordBatch, images: Images) -> list[tuple[Policy, Plan]]:
@@ -366,7 +367,8 @@ def _blanks(group: pa.RecordBatch, images: Images, errors: Mapping[int, str]) ->
     for index, error in sorted(errors.items()):
         if error != MISSING:
             row, number = images.place(index)
-            lost.of(document_component(group, row, number), reason(error, blank=True))
+            component = document_place(group, row, number).component
+            lost.of(-1 if component is None else component, reason(error, blank=True))
     return lost.parts
 
 

@@ -11,7 +11,7 @@ from vision.interleave.chat_tokenizers import QWEN, fast
 from vision.pictures import jpeg, scene
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
-from zephon.errors import LimitError, RecipeError
+from zephon.errors import DataError, LimitError, RecipeError
 from zephon_vision._bad_images import WINDOW, BadImages
 from zephon_vision.decode_images import DecodeImages
 from zephon_vision.probe_images import ProbeImages
@@ -148,6 +148,25 @@ def test_images_that_cant_be_decoded_after_packing_are_counted_for_the_data_set_
     )
     reason = "decode_images: blank image: undecodable"
     assert lost(run) == {"all": {reason: 2}, "left": {}, "right": {reason: 2}}
+
+
+def test_an_image_that_cant_be_decoded_after_packing_is_an_error_that_names_its_document(folder: Path) -> None:
+    (folder / "half.jpg").write_bytes(GOOD[: len(GOOD) // 2])
+    sets = {"left": [page("a", "good.jpg")] * 3, "right": [page("b"), page("c", "good.jpg", "half.jpg"), page("d")]}
+    base = [Dataset.from_records(name, rows) for name, rows in sets.items()]
+    run = (
+        Pipeline(StaticMixtureWorkSource(base, dict.fromkeys(sets, 1.0), stop_after_passes=1))
+        .interleave(media_root=str(folder))
+        .tokenize_interleaved(tokenizer=fast(QWEN), images='qwen2_5_vl{"max_pixels": 3136}', pad_token_id=0)
+        .pack_multimodal(max_length=256)
+        .decode_images(on_bad_image="error")
+        .batch(1)
+        .options(lanes=1)
+    )
+    with pytest.raises(DataError, match="undecodable") as caught:
+        list(run)
+    where = caught.value.where
+    assert (where.dataset, where.shard, where.row, where.operator) == ("right", "memory", 1, "decode_images")
 
 
 def test_images_that_are_cut_off_are_counted(folder: Path) -> None:
