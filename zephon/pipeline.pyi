@@ -77,6 +77,7 @@ class Pipeline:
         switch_interval_s: float | None = 0.001,
         prefetch_batches: int = 64,
         max_bytes: int | None = None,
+        spill_dir: str | None = None,
         copy: bool = False,
         io_options: typing.Any = None,
         flush_every_chunks: int = 8,

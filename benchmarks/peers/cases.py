@@ -254,7 +254,7 @@ B8 = Case(
             "float numpy",
             f"parquet; {_THREADS}, float32; resized by cykooz.resizer, arrays of numpy as the peers' (no torch)",
         ),
-        entry("ours", "float numpy spill", "the same with `spill_dir` on a disk and `max_bytes` of 256 MiB"),
+        entry("ours", "float numpy spill", "the same with `spill_dir` on a disk, `max_bytes` of 256 MiB, `chunk_size=32`"),
         entry("public", "threads pillow", f"parquet; {_THREADS}"),
         entry("grain", "threads pillow", "ArrayRecord; 16 threads"),
     ),
