@@ -374,6 +374,12 @@ class StatefulOperator(Operator):
     def bind(self) -> Callable[[pa.RecordBatch, Mapping[int, pa.RecordBatch]], pa.RecordBatch]:
         """The gather: `(decision rows, their sources) -> group`, one output row per decision row, in order."""
 
+    def bind_shown(self, names: frozenset[str]) -> Callable[[pa.RecordBatch, Mapping[int, pa.RecordBatch]], pa.RecordBatch]:
+        """The gather where the operator that follows takes these columns as views (`viewed_inputs`); it may then leave values of text and
+        bytes where they are."""
+        del names
+        return self.bind()
+
     def empty_row(self, schema: pa.Schema | None) -> pa.RecordBatch | None:
         """One row that trains on nothing, for steps after a lane's end; None: there is no such row."""
         return None

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 import weakref
+from bisect import bisect_left, bisect_right
 from typing import Any
 
 import numpy as np
@@ -18,19 +19,23 @@ _LEAST = 16 << 20
 """What an arena begins with: images of four megapixels. What isn't written to takes no memory."""
 _ALIGN = 64
 _SMALL = 1 << 16
-_WASTE = 4
-"""A piece may be so many times larger than what it is used for."""
 
 
 class Pool:
     """Memory for results: a piece comes back by itself when nobody holds it any more. Any number of threads may use it."""
 
-    def __init__(self, most: int = 1 << 30, idle: float = 30.0) -> None:
-        """At most `most` bytes are kept for the next one who asks, and none for longer than `idle` seconds."""
+    def __init__(self, most: int = 1 << 30, idle: float = 30.0, waste: float = 4.0) -> None:
+        """At most `most` bytes are kept for the next one who asks, and none for longer than `idle` seconds and once more that long; a piece
+        may be `waste` times larger than what it is used for."""
         self._most = most
         self._idle = idle
+        self._waste = waste
+        self._sizes: list[int] = []
+        """Of what is free, ascending."""
         self._free: list[tuple[float, Pixels]] = []
-        """Since when, and what; the longest idle first."""
+        """In that order: since when, and what."""
+        self._looked = 0.0
+        """When for what had been free too long."""
         self._lock = threading.RLock()  # what is collected while it is held may give memory back
         self.kept = 0
         """Bytes that wait."""
@@ -41,10 +46,11 @@ class Pool:
 
     def lend(self, size: int) -> tuple[Pixels, weakref.finalize[..., Pixels]]:
         """The same, and what gives it back; detached, the memory goes to the system instead."""
+        memory = None
         with self._lock:
-            fitting = [(len(m), n) for n, (_, m) in enumerate(self._free) if size <= len(m) <= _WASTE * size + _SMALL]
-            memory = self._free.pop(min(fitting)[1])[1] if fitting else None
-            self.kept -= 0 if memory is None else len(memory)
+            place = bisect_left(self._sizes, size)
+            if place < len(self._sizes) and self._sizes[place] <= self._waste * size + _SMALL:
+                memory = self._take(place)
         if memory is None:
             memory = np.empty(size + size // 8, dtype=np.uint8)
         # another object than any that stays here; and views of an array of an array would keep only the innermost
@@ -54,13 +60,25 @@ class Pool:
         back.atexit = False
         return piece, back
 
+    def _take(self, place: int) -> Pixels:
+        del self._sizes[place]
+        memory = self._free.pop(place)[1]
+        self.kept -= len(memory)
+        return memory
+
     def _give_back(self, memory: Pixels) -> None:
         now = time.monotonic()
         with self._lock:
-            self._free.append((now, memory))
+            place = bisect_right(self._sizes, len(memory))
+            self._sizes.insert(place, len(memory))
+            self._free.insert(place, (now, memory))
             self.kept += len(memory)
-            while self._free and (self.kept > self._most or self._free[0][0] < now - self._idle):
-                self.kept -= len(self._free.pop(0)[1])
+            if now - self._looked > self._idle:
+                self._looked = now
+                for old in [n for n, (since, _) in enumerate(self._free) if since < now - self._idle][::-1]:
+                    self._take(old)
+            while self.kept > self._most:
+                self._take(min(range(len(self._free)), key=lambda n: self._free[n][0]))
 
 
 class Arena:

@@ -83,6 +83,8 @@ class BatchImages:
         row, spans = self._spans
         size = self.batch.inputs.shape[1]
         start, stop, image = spans.T
+        if ((start >= 0) & (stop > start) & (stop <= size) & (image >= 0) & (image < self.counts[row])).all():
+            return
         for wrong, what in (
             ((image < 0) | (image >= self.counts[row]), "names an image that the row doesn't have"),
             ((start < 0) | (stop <= start) | (stop > size + self.batch.shift), "is not in its tokens"),
@@ -190,7 +192,7 @@ def _bytes(files: Array) -> tuple[Ints, Pixels]:
 
 def _is_free(data: Pixels, kind: np.dtype[Any]) -> bool:
     """Whether these bytes may be written to (those of a file's map, or from another process, may not), and lie as `kind` needs it."""
-    return data.flags.writeable and data.ctypes.data % kind.itemsize == 0
+    return data.flags.writeable and data.__array_interface__["data"][0] % kind.itemsize == 0
 
 
 def _copied(data: Pixels) -> Pixels:

@@ -14,6 +14,7 @@ from zephon.arrays import list_sizes, to_arrow, to_numpy
 from zephon.errors import DataError
 from zephon.operators.pack_gather import GatherSequences
 from zephon_vision import columns
+from zephon_vision._pack_files import SHOWN_TYPE
 
 Ints = npt.NDArray[Any]
 Array = Any
@@ -29,6 +30,8 @@ IMAGE_FIELDS: tuple[Any, ...] = (
 """The columns of a packed row that are about its images."""
 ALIGNMENT_FIELD: Any = pa.field(columns.DOCUMENT_ALIGNMENT, pa.list_(pa.int32()))
 
+_WIDEST = 2**31
+"""Fewer bytes are in a column of bytes."""
 _NOTHING_FIELDS: list[Any] = [pa.field(groups.TOKENS, pa.list_(pa.int32())), pa.field(columns.DOCUMENT_ALIGNMENT, pa.int32())]
 _NOTHING = pa.schema(_NOTHING_FIELDS)
 
@@ -36,12 +39,13 @@ _NOTHING = pa.schema(_NOTHING_FIELDS)
 class GatherMultimodal:
     """`(decision rows, sources) -> group`: each row exactly `length` tokens, and the images of its documents in order.
 
-    Spans count tokens and images of the row, no longer of the document.
+    Spans count tokens and images of the row, no longer of the document. With `shows` the images' bytes stay where they lie, as views.
     """
 
-    def __init__(self, *, length: int, pad: int, columns: Sequence[str], aligned: bool = False) -> None:
+    def __init__(self, *, length: int, pad: int, columns: Sequence[str], aligned: bool = False, shows: bool = False) -> None:
         self._tokens = GatherSequences(length=length, pad=pad, columns=columns)
         self._aligned = aligned
+        self._shows = shows
 
     def __call__(self, rows: pa.RecordBatch, sources: Mapping[int, pa.RecordBatch]) -> pa.RecordBatch:
         """Gather.
@@ -52,7 +56,9 @@ class GatherMultimodal:
         offsets, pieces = groups.list_pieces(rows)
         documents = _documents(pieces, sources)
         group = self._tokens.of_documents(rows, documents)
-        number, images = _lists(documents, columns.IMAGES, columns.IMAGES_TYPE)
+        number, images = _lists(documents, columns.IMAGES, SHOWN_TYPE)
+        if not self._shows:
+            images = _plain(images)
         planned, plans = _lists(documents, columns.IMAGE_PLANS, columns.IMAGE_PLANS_TYPE)
         if not np.array_equal(planned, number):
             raise DataError(f"{columns.IMAGE_PLANS!r} is not parallel to {columns.IMAGES!r}")
@@ -73,6 +79,7 @@ class GatherMultimodal:
         if self._aligned:
             fields.append(ALIGNMENT_FIELD)
             made.append(groups.make_list(offsets, groups.column(documents, columns.DOCUMENT_ALIGNMENT)))
+        fields[0] = pa.field(columns.IMAGES, made[0].type)
         return pa.RecordBatch.from_arrays([*group.columns, *made], schema=pa.schema([*group.schema, *fields]))
 
 
@@ -86,14 +93,19 @@ def _documents(pieces: Ints, sources: Mapping[int, pa.RecordBatch]) -> pa.Record
     used = [sources[number] for number in numbers[order].tolist()]
     first = np.cumsum([0, *(source.num_rows for source in used)])
     place = first[np.argsort(order)[which]] + pieces["row"]
-    try:
-        whole = groups.concat(used)
-    except pa.ArrowInvalid as error:
-        raise DataError(
-            f"the images of {len(pieces)} documents are more than 2 GiB in one group: {error}",
-            hint="fewer sequences per batch, or a smaller shuffle buffer",
-        ) from error
+    whole = groups.concat(used)
     return whole if np.array_equal(place, np.arange(first[-1])) else groups.take(whole, place)
+
+
+def _plain(images: Array) -> Array:
+    """The images with their bytes one after the other, as `columns.IMAGE_REF`."""
+    size = int(groups.view_lengths(images.field("bytes")).sum())
+    if size >= _WIDEST:  # the cast would not notice
+        raise DataError(
+            f"{len(images)} images of one group are {size:,} bytes, more than 2 GiB",
+            hint="fewer sequences per batch, or a smaller shuffle buffer",
+        )
+    return conform(images, columns.IMAGE_REF)
 
 
 def _lists(documents: pa.RecordBatch, name: str, kind: Any) -> tuple[Ints, Array]:

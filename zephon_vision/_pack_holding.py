@@ -1,8 +1,9 @@
 """The serial half of `pack_multimodal`: sees lengths and costs, and holds the documents that wait in open sequences.
 
-A document's image files are as large as thousands of its tokens, so groups are not kept whole for the sake of one document that still
-waits: a held group shrinks when half of its bytes are gone. A decided sequence refers to its documents by slices of held groups, which
-cost nothing; where it waits in a shuffle, these become groups of their own (`StatefulOperator.slices`).
+A document's image files are as large as thousands of its tokens, so each document's are in memory of their own (`_pack_files`), and are
+copied never again. The rest is kept as it came, and a held group shrinks when half of its bytes are gone. A decided sequence refers to its
+documents by slices of held groups, which cost nothing; where it waits in a shuffle, these become groups of their own
+(`StatefulOperator.slices`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from zephon.plugin import Decision, Drops
 from zephon_vision import columns
 from zephon_vision._pack_align import align, aligned_lengths
 from zephon_vision._pack_bins import Bins, Limits
+from zephon_vision._pack_files import Files
 from zephon_vision._pack_gather import conform
 
 Array = Any
@@ -40,29 +42,48 @@ _WORTH_SHRINKING = 1 << 18
 
 
 class _Held:
-    """A group of which some documents wait. `row[i]` is where document i of those that were packed is in `group` now."""
+    """A group of which some documents wait: document i of those that were packed is row `row[i]` of `group` now."""
 
-    __slots__ = ("alive", "group", "left", "nbytes", "row", "sizes")
+    __slots__ = ("_files", "_rows", "_sizes", "_weights", "alive", "group", "left", "row", "shown")
 
-    def __init__(self, group: pa.RecordBatch, rows: I64, sizes: I64) -> None:
-        self.group = group
-        self.row = rows
-        self.sizes = sizes
+    def __init__(self, payload: pa.RecordBatch, rows: I64) -> None:
+        there = payload.schema.get_field_index(columns.IMAGES) >= 0
+        self._files = Files(groups.column(payload, columns.IMAGES)) if there else None
+        self.group = payload.drop_columns([columns.IMAGES]) if there else payload
+        self._rows = rows
+        """Where each was at first."""
+        self.row = rows.copy()
+        self._sizes = _sizes(self.group)[rows]
+        self._weights = self._files.sizes[rows] if self._files is not None else np.zeros(len(rows), np.int64)
         self.alive = np.ones(len(rows), dtype=bool)
-        self.left = int(sizes.sum())
-        self.nbytes = groups.nbytes(group)
+        self.left = int(self._sizes.sum())
+        self.shown = int(self._weights.sum())
+        """Bytes of the files of those that wait."""
+
+    @property
+    def nbytes(self) -> int:
+        return groups.nbytes(self.group) + self.shown
+
+    def run(self, places: I64) -> pa.RecordBatch:
+        """The documents at some places, whose rows are neighbours."""
+        part = self.group.slice(int(self.row[places[0]]), len(places))
+        if self._files is None:
+            return part
+        return part.append_column(columns.IMAGES, self._files.of(self._rows[places].tolist()))
 
     def release(self, places: I64) -> bool:
         """Documents that were decided; whether none is left."""
         self.alive[places] = False
-        self.left -= int(self.sizes[places].sum())
+        self.left -= int(self._sizes[places].sum())
+        self.shown -= int(self._weights[places].sum())
         if not self.alive.any():
             return True
-        if self.nbytes > max(2 * self.left, _WORTH_SHRINKING):
+        if self._files is not None:
+            self._files.drop(self._rows[places])
+        if groups.nbytes(self.group) > max(2 * self.left, _WORTH_SHRINKING):
             kept = np.flatnonzero(self.alive)
             self.group = groups.copied(_runs(self.group, self.row[kept]))
             self.row[kept] = np.arange(len(kept))
-            self.nbytes = groups.nbytes(self.group)
         return False
 
 
@@ -109,7 +130,7 @@ class MultimodalAccumulator:
         if not len(used):
             return [Decision(groups.empty_group(_LIGHT), {}, drops)]
         lengths, images, blocks = lengths[used], images[used], blocks[used]
-        self._held[number] = _Held(payload, used.copy(), _sizes(payload)[used])
+        self._held[number] = _Held(payload, used)
         places = np.arange(len(used))
         provenance = [_provenance(group, name)[used].tolist() for name in (groups.COMPONENT, groups.SHARD, groups.ROW)]
         first, self._documents = self._documents, self._documents + len(used)
@@ -223,8 +244,9 @@ class MultimodalAccumulator:
         begins[ends[:-1]] = True
         first, which = np.flatnonzero(begins), np.cumsum(begins) - 1
         sizes = np.diff(first, append=len(notes))
-        runs = zip(number[first].tolist(), row[first].tolist(), sizes.tolist(), strict=True)
-        return [self._held[n].group.slice(at, size) for n, at, size in runs], which, np.arange(len(notes)) - first[which]
+        runs = zip(number[first].tolist(), first.tolist(), sizes.tolist(), strict=True)
+        made = [self._held[n].run(notes[at : at + size, 1]) for n, at, size in runs]
+        return made, which, np.arange(len(notes)) - first[which]
 
     def _release(self, documents: Sequence[int]) -> I64:
         """Let go of documents; the notes on them."""
@@ -294,11 +316,8 @@ _BLOCKS = 2
 
 
 def _sizes(payload: pa.RecordBatch) -> I64:
-    """int64[N]: about how many bytes each document takes."""
-    sizes = 8 * groups.list_lengths(groups.column(payload, groups.TOKENS)).astype(np.int64) + 64
-    if payload.schema.get_field_index(columns.IMAGES) >= 0:
-        files = pc.binary_length(groups.column(payload, columns.IMAGES).flatten().field("bytes"))
-        sizes += _sums(filled(files).astype(np.int64) + 64, _counts(payload, columns.IMAGES))
+    """int64[N]: about how many bytes each document takes, but for its files."""
+    sizes: I64 = 8 * groups.list_lengths(groups.column(payload, groups.TOKENS)).astype(np.int64) + 64
     return sizes
 
 

@@ -171,9 +171,17 @@ class PackMultimodal(CollatesVision, StatefulOperator):
 
     def bind(self) -> GatherMultimodal:
         """The copying of tokens and images."""
+        return self.bind_shown(frozenset())
+
+    def bind_shown(self, names: frozenset[str]) -> GatherMultimodal:
+        """The same, which leaves images where they are if the operator after it takes them so."""
         self._check_pad()
         return GatherMultimodal(
-            length=self.max_length, pad=self.pad_token_id or 0, columns=self._columns(), aligned=self.align_to > 1
+            length=self.max_length,
+            pad=self.pad_token_id or 0,
+            columns=self._columns(),
+            aligned=self.align_to > 1,
+            shows=columns.IMAGES in names,
         )
 
     def training_options(self) -> Mapping[str, Any]:

@@ -54,19 +54,20 @@ def mrope_positions(
     offsets = np.concatenate([before + saved, first])[order]
     place = np.arange(total)
     rows = np.empty((3 + text_row, total), dtype=np.int64)
-    rows[-3:] = place - np.repeat(offsets, np.diff(at[order], append=total))
+    frame, line, column = rows[-3:]
+    np.subtract(place, np.repeat(offsets, np.diff(at[order], append=total)), out=frame)
+    line[:] = column[:] = frame
     if text_row:
-        rows[0] = place - np.repeat(first, sizes)
+        np.subtract(place, np.repeat(first, sizes), out=rows[0])
 
     steps = np.arange(int(grid.max(initial=0)))
     for start, count, counter, (frames, high, wide) in zip(
         starts.tolist(), counts.tolist(), (starts - before).tolist(), grid.tolist(), strict=True
     ):
-        along = counter + steps
-        frame, line, column = (row[start : start + count].reshape(frames, high, wide) for row in rows[-3:])
-        frame[:] = along[:frames, None, None]
-        line[:] = along[:high, None]
-        column[:] = along[:wide]
+        along, here, shape = counter + steps, slice(start, start + count), (frames, high, wide)
+        frame[here].reshape(shape)[...] = along[:frames, None, None]
+        line[here].reshape(shape)[...] = along[:high, None]
+        column[here].reshape(shape)[...] = along[:wide]
     return rows
 
 

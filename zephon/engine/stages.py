@@ -118,7 +118,7 @@ class Stage:
         gather: Gather | None = None
         if self.builder is not None:
             with at(operator=self.builder.name):
-                gather = self.builder.bind()
+                gather = self.builder.bind_shown(frozenset(self.steps[0][0].viewed_inputs() if self.steps else ()))
         elif self.selects:
             gather = gather_selection
         bound = []

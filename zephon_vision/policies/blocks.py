@@ -13,7 +13,7 @@ import numpy as np
 
 from zephon_vision.policies.base import Pixels
 
-_STRIP = 1 << 19
+_STRIP = 1 << 20
 """So many pixels at once: they stay in the larger caches, and each strip is several calls that let go of the interpreter lock."""
 _SLACK = 4
 """Bytes of memory after pixels with four bytes each: the word that begins at the last pixel's blue ends there."""
@@ -46,14 +46,22 @@ def four_bytes(height: int, width: int, empty: Empty = fresh) -> FourBytes:
 
 def planes(rgb: Pixels, made: Pixels, top: int = 0, left: int = 0) -> Pixels:
     """Write a part of uint8[h, w, 3] to `made`, uint8[3, high, wide]: that which begins there, and is as large."""
-    high, wide = made.shape[1:]
+    bands(rgb, made[None], top, left)
+    return made
+
+
+def bands(rgb: Pixels, made: Pixels, top: int = 0, left: int = 0) -> Pixels:
+    """The same in bands of some lines, one below the other: `made` is uint8[bands, 3, high, wide]."""
+    count, _, high, wide = made.shape
     memory = getattr(rgb, "memory", None)
     if memory is None:
-        made[...] = rgb[top : top + high, left : left + wide].transpose(2, 0, 1)
+        part = rgb[top : top + count * high, left : left + wide]
+        made[...] = part.reshape(count, high, wide, 3).transpose(0, 3, 1, 2)
         return made
     line = rgb.shape[1] * 4
     # words become their lowest bytes with the processor's vector instructions, in a third of the time
-    words: Any = np.ndarray((3, high, wide), _WORD, memory, top * line + left * 4, (1, line, 4))
+    strides = (high * line, 1, line, 4)
+    words: Any = np.ndarray(made.shape, _WORD, memory, top * line + left * 4, strides)
     np.copyto(made, words, casting="unsafe")
     return made
 
@@ -71,18 +79,18 @@ def patches(rgb: Pixels, patch: int, merge: int = 1, empty: Empty = fresh) -> Pi
     """uint8[h, w, 3] to uint8[n, 3·patch²]: each row is a patch (channel, y, x); squares of merge × merge patches lie together.
 
     By whole lines of patches, after the channels were taken apart, since one step for both takes twice as long; strip by strip, so that
-    what the first step wrote is still in the processor's cache.
+    what the first step wrote is still in the processor's cache. A line's channels lie one below the other, as in each of its patches.
     """
     side, width = patch * merge, rgb.shape[1]
     rows, columns, square = rgb.shape[0] // side, width // side, merge**2
     made = empty((rows * columns * square, 3 * patch * patch))
     step = max(1, _STRIP // (side * width))
-    apart = empty((3, min(step, rows) * side, width))
+    apart = empty((min(step, rows) * merge, 3, patch, width))
     line = np.dtype((np.void, patch))
     for begin in range(0, rows, step):
         count = min(step, rows - begin)
-        strip = planes(rgb, apart[:, : count * side], begin * side)
-        cut = strip.view(line).reshape(3, count, merge, patch, columns, merge).transpose(1, 4, 2, 5, 0, 3)
+        strip = bands(rgb, apart[: count * merge], begin * side)
+        cut = strip.view(line).reshape(count, merge, 3 * patch, columns, merge).transpose(0, 3, 1, 4, 2)
         made[begin * columns * square : (begin + count) * columns * square].view(line).reshape(cut.shape)[...] = cut
     return made
 

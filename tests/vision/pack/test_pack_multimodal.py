@@ -21,6 +21,7 @@ from zephon.errors import DataError, RecipeError
 from zephon.operators.shuffle import Shuffle
 from zephon.plugin import Decision, Drops, LaneWindow
 from zephon.testing import check_operator
+from zephon.views import buffers
 from zephon_vision import columns
 from zephon_vision._pack_bins import NO_LIMIT, Limits
 from zephon_vision._pack_holding import MultimodalAccumulator
@@ -211,24 +212,39 @@ def test_a_sequence_takes_along_its_own_documents_only_and_groups_shrink() -> No
     assert accumulator.nbytes == 0
 
 
-def test_what_waits_in_a_shuffle_is_in_memory_of_its_own_and_what_does_not_wait_is_not_copied() -> None:
+def test_what_waits_in_a_shuffle_is_in_memory_of_its_own() -> None:
     """A sequence that is shuffled to the end of a window must not keep whole groups of images alive."""
     size = 1 << 16
     rows = [document(n, random.Random(n), images=1, text=4) for n in range(64)]
     for n, row in enumerate(rows):
         row[columns.IMAGES][0] = {"bytes": bytes([n]) * size, "path": None}
-    given = group(rows)
     packer = operator(max_length=250, open_bins=2)
+    deciders = Deciders((packer, Shuffle(buffer_size=4)), WINDOW)
+    made = [*deciders.add(group(rows), Losses()), *deciders.flush(Losses())]
+    memory = [(len(s), s.get_total_buffer_size()) for d in made for s in d.sources.values()]
+    assert sum(documents for documents, _ in memory) == 64
+    assert all(held < (documents + 1) * (size + 2000) for documents, held in memory)
 
-    def memory(*operators: Any) -> list[tuple[int, int]]:
-        deciders = Deciders(operators, WINDOW)
-        made = [*deciders.add(given, Losses()), *deciders.flush(Losses())]
-        return [(len(s), s.get_total_buffer_size()) for d in made for s in d.sources.values()]
 
-    shuffled, plain = memory(packer, Shuffle(buffer_size=4)), memory(packer)
-    assert sum(documents for documents, _ in shuffled) == sum(documents for documents, _ in plain) == 64
-    assert all(held < (documents + 1) * (size + 2000) for documents, held in shuffled)
-    assert max(held for _, held in plain) > 32 * size
+def test_a_gather_whose_next_operator_takes_views_copies_no_file() -> None:
+    """It shows files where the decisions' sources have them, and they are those that it else copies."""
+    rows = [r for r in documents(30, seed=11) if r[groups.TOKENS]]
+    for n, row in enumerate(rows):
+        row[columns.IMAGES] = [{"bytes": bytes([n, i]) * 3000, "path": None} for i in range(len(row[columns.IMAGES]))]
+    packer = operator()
+    decisions, _ = decide(packer, split(rows, 9))
+    copies, shows = packer.bind(), packer.bind_shown(frozenset((columns.IMAGES,)))
+
+    def places(array: Any) -> list[int]:
+        files = [f for f in buffers(array.flatten().field("bytes")) if f is not None]
+        return [np.frombuffer(f, np.uint8).__array_interface__["data"][0] for f in files]
+
+    for d in decisions:
+        plain, shown = copies(d.rows, d.sources), shows(d.rows, d.sources)
+        assert plain.to_pylist() == shown.to_pylist()
+        there = {at for s in d.sources.values() for at in places(groups.column(s, columns.IMAGES))}
+        assert set(places(groups.column(shown, columns.IMAGES))) <= there
+        assert there.isdisjoint(places(groups.column(plain, columns.IMAGES)))
 
 
 def test_rows_may_be_reordered_and_gathered_together() -> None:

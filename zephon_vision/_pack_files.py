@@ -1,0 +1,103 @@
+"""The image files of documents that wait: each document's in memory of its own, which goes when the last one lets go of it.
+
+They are the weight of what waits. Held in their groups they would have to be copied again and again, or keep these whole; so they are
+copied once, when a document comes, and stay where they are, as Arrow's byte views, until `decode_images` has read them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zephon.arrays import to_arrow, to_numpy
+from zephon.groups import IN_PLACE, byte_span
+from zephon_vision import columns
+from zephon_vision._arena import Pool
+
+Array = Any
+"""A `pyarrow.Array`; the stubs don't know nested ones."""
+Ints = npt.NDArray[Any]
+
+_BYTES, _PATH = columns.IMAGE_REF
+_VIEW: Any = pa.struct([_BYTES.with_type(pa.binary_view()), _PATH])
+SHOWN_TYPE: Any = pa.list_(_VIEW)
+"""`columns.IMAGES_TYPE` with views of the bytes."""
+
+_NONE = np.zeros(0, np.uint8)
+_MEMORY = Pool(most=256 << 20, waste=1.25)
+"""Where files are: memory that is new each time costs the system more than the copy."""
+
+
+class Files:
+    """The images of each document of a group, as `SHOWN_TYPE` has them.
+
+    Args:
+        images: of `columns.IMAGES_TYPE`; a null list is an empty one.
+    """
+
+    def __init__(self, images: Array) -> None:
+        counts: Array = images.value_lengths()
+        self._ends: Ints = np.zeros(len(images) + 1, np.int64)
+        np.cumsum(to_numpy(counts.fill_null(0) if counts.null_count else counts), out=self._ends[1:])
+        flat = images.flatten()
+        files, self._paths = flat.flatten()
+        self._null: Array = flat.is_null() if flat.null_count else None
+        self._elements, data, begin = _elements(files)
+        self._valid: Any = to_numpy(files.is_valid()) if files.null_count else None
+        bounds = begin[self._ends]
+        self._elements[:, 3] -= np.repeat(bounds[:-1], np.diff(self._ends)) * (self._elements[:, 0] > IN_PLACE)
+        self._data = [_own(data[a:b]) for a, b in itertools.pairwise(bounds.tolist())]
+        self.sizes: Ints = np.diff(bounds) + 64 * np.diff(self._ends)
+        """int64[N]: about how many bytes those of each document take."""
+
+    def drop(self, documents: Ints) -> None:
+        """Let go of those of some documents, which nobody will ask for."""
+        for document in documents.tolist():
+            self._data[document] = _NONE
+
+    def of(self, documents: Sequence[int]) -> Array:
+        """The images of some documents, a list each."""
+        parts = [self._images(document) for document in documents]
+        ends = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+        make: Any = pa.ListArray.from_arrays
+        return make(to_arrow(ends), parts[0] if len(parts) == 1 else pa.concat_arrays(parts))
+
+    def _images(self, document: int) -> Array:
+        first, last = int(self._ends[document]), int(self._ends[document + 1])
+        size = last - first
+        valid = None
+        if self._valid is not None:
+            bits: Any = np.packbits(self._valid[first:last], bitorder="little")
+            valid = pa.py_buffer(bits)
+        elements: Any = self._elements[first:last]
+        data: Any = self._data[document]
+        files = pa.Array.from_buffers(pa.binary_view(), size, [valid, pa.py_buffer(elements), pa.py_buffer(data)])
+        null = None if self._null is None else self._null.slice(first, size)
+        make: Any = pa.StructArray.from_arrays
+        return make([files, self._paths.slice(first, size)], fields=list(_VIEW), mask=null)
+
+
+def _own(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    memory = _MEMORY.lease(len(data))
+    memory[:] = data
+    return memory
+
+
+def _elements(files: Array) -> tuple[Ints, npt.NDArray[np.uint8], Ints]:
+    """`(int32[N, 4] the files as elements of a view column, their bytes, int64[N+1] where each begins there)`; of nulls nothing."""
+    if files.null_count:
+        files = files.fill_null(b"")
+    if not len(files):
+        return np.zeros((0, 4), np.int32), np.zeros(0, np.uint8), np.zeros(1, np.int64)
+    ends, data = byte_span(files)
+    begin = ends.astype(np.int64) - int(ends[0])
+    shown = files.cast(pa.binary_view())
+    elements = np.frombuffer(shown.buffers()[1], np.int32).reshape(-1, 4)[shown.offset : shown.offset + len(files)].copy()
+    large = elements[:, 0] > IN_PLACE
+    elements[large, 3] -= int(ends[0])
+    return elements, np.frombuffer(data, np.uint8), begin
