@@ -11,22 +11,35 @@ from zephon.errors import InternalError
 
 _LINGER_S = 0.001
 """How long the pump's thread stays away after the consumer had to wait: it may be back at once."""
-_LONGEST_NAP_S = 0.02
-"""While the consumer waits, the pump's thread looks so often whether it still does."""
+_PATIENCE_S = 5.0
+"""How long `close` waits for a thread that turns the pump."""
+_SOON_S = 0.02
+"""So long after that it is called only for what has happened, not to look whether there is something to do."""
 
 
 class BackgroundPump:
-    """A thread turns the pump while the training step runs. While the consumer waits for a batch, the consumer turns it itself.
+    """A thread turns the pump while the training step runs. While the consumer waits for a batch, the consumer turns it itself, or, where
+    tasks run on threads, the one that has ended a task.
 
-    Two threads that hand work to each other wait for the interpreter lock and find the caches of their cores cold, each time; so one of
-    them does it all for as long as nothing else is to be done.
+    Threads that hand work to each other wait for the interpreter lock and find the caches of their cores cold, each time; and where there
+    is one more of them than cores, two of them often share one core while another one has nothing to do, for milliseconds. So as few as
+    can be are woken.
     """
 
-    def __init__(self, pump: Pump, *, watchdog_s: float, describe: Callable[[], str]) -> None:
+    def __init__(
+        self, pump: Pump, *, watchdog_s: float, describe: Callable[[], str], leaving: Callable[[], object] | None = None
+    ) -> None:
+        """`leaving`: tasks run on threads, which call `wake` and may turn the pump; a consumer that leaves them its core calls it."""
         self._pump = pump
+        self._leaving = leaving
+        self._moves = False
+        """Something may have to move on since the pump was turned last."""
+        self._call = threading.Event()
+        """There is something to do for the thread."""
         self._stop = threading.Event()
         self._turning = threading.Lock()
         """Held by who turns the pump."""
+        self._turner: threading.Thread | None = None
         self._watchdog_s = watchdog_s
         self._describe = describe
         self._hungry = False
@@ -38,61 +51,94 @@ class BackgroundPump:
 
     def start(self) -> None:
         """Begin."""
+        self._call.set()
         self._thread.start()
 
-    def _run(self) -> None:
-        pump, nap = self._pump, _LINGER_S
-        while not self._stop.is_set() and not pump.finished:
-            if self._hungry or time.monotonic() - self._fed < _LINGER_S:
-                self._stop.wait(nap)
-                nap = min(2 * nap, _LONGEST_NAP_S)
-                if self._hungry:
-                    self._watch()
-                continue
-            nap = _LINGER_S
-            pump.wake.clear()
-            with self._turning:
-                moved = self._turn()
-            if self._hungry:
-                pump.wake.set()  # the word that was cleared may have been the consumer's
-            elif not moved:
-                pump.wake.wait(1.0)
+    def wake(self) -> None:
+        """Something may have to move on: do it, or tell who turns the pump now. Any thread may."""
+        self._moves = True
+        if not self._hungry:
+            self._pump.wake.set()
+            self._call.set()
+        elif self._leaving is None or self._serve() or self._stop.is_set():
+            self._pump.wake.set()
 
-    def _turn(self) -> bool:
+    def _serve(self) -> bool:
+        """Turn the pump for the consumer, unless somebody does, who will see `_moves`; whether the consumer is to look."""
+        pump = self._pump
+        while self._moves and self._wanted and self._turning.acquire(blocking=False):
+            try:
+                while self._wanted and self._turn():
+                    pass
+            finally:
+                self._turning.release()
+        return bool(pump.deliveries) or pump.finished or not self._hungry
+
+    @property
+    def _wanted(self) -> bool:
+        """Whether the consumer waits, and nothing is there for it."""
+        return self._hungry and not (self._pump.deliveries or self._pump.finished or self._stop.is_set())
+
+    def _run(self) -> None:
+        pump = self._pump
+        while not self._stop.is_set() and not pump.finished:
+            self._call.wait(1.0)
+            self._call.clear()
+            if not self._hungry and (rest := self._fed + _LINGER_S - time.monotonic()) > 0:
+                self._stop.wait(rest)
+            while not self._hungry and not self._stop.is_set():
+                with self._turning:
+                    if not self._turn():
+                        break
+
+    def _turn(self, *, raises: bool = False) -> bool:
         """Turn the pump once, in the thread that holds `_turning`; whether anything moved. An error waits for the consumer."""
         pump, begun = self._pump, time.thread_time()
+        self._moves, self._turner = False, threading.current_thread()
         try:
-            return not pump.finished and pump.turn()
+            moved = not pump.finished and pump.turn()
         except BaseException as error:
             pump.error = error
-            pump.finished = True
-            if not isinstance(error, Exception) and threading.current_thread() is not self._thread:
+            pump.finished = moved = True
+            if raises and not isinstance(error, Exception):
                 raise  # a Ctrl-C doesn't wait for the batches that are ready
-            return True
         finally:
             pump.cpu_s += time.thread_time() - begun
+            self._turner = None
+        if moved:
+            self._quiet_since = time.monotonic()
+        return moved
 
     def next(self) -> Delivery | None:
         """The next delivery, waiting for it; None at the end. Raises what stopped the pump."""
-        pump = self._pump
+        pump, waited = self._pump, False
         if not pump.deliveries:
+            waited = True
             self._quiet_since = time.monotonic()
             self._hungry = True
             try:
                 while not pump.deliveries and not pump.finished:
                     self._help()
+                with self._turning:
+                    self._turn(raises=True)  # what the batch makes room for begins now, not when the next task ends
             finally:
                 self._fed = time.monotonic()
                 self._hungry = False
+                if self._moves:
+                    self._call.set()  # the word was for the consumer, which has gone
         if not pump.deliveries:
             if pump.error is not None:
                 raise pump.error
             return None
         made = pump.deliveries.popleft()  # only this thread takes
         # not for every batch: each hand-over between two threads costs more than forming a batch
-        if 2 * len(pump.deliveries) <= pump.prefetch and not pump.wake.is_set():
-            pump.wake.set()
+        if not waited and 2 * len(pump.deliveries) <= pump.prefetch and not (pump.busy and self._is_fed()):
+            self._call.set()
         return made
+
+    def _is_fed(self) -> bool:
+        """Whether the consumer had to wait just now, and so will soon be back."""
+        return time.monotonic() - self._fed < _SOON_S
 
     def _help(self) -> None:
         """Turn the pump, or wait until there is something to do."""
@@ -103,12 +149,12 @@ class BackgroundPump:
             return self._watch()
         try:
             pump.wake.clear()
-            moved = bool(pump.deliveries) or self._turn()
+            moved = bool(pump.deliveries) or self._turn(raises=True)
         finally:
             self._turning.release()
-        if moved:
-            self._quiet_since = time.monotonic()
-        else:
+        if not moved and not self._moves:
+            if self._leaving is not None:
+                self._leaving()
             pump.wake.wait(1.0)
             self._watch()
         return None
@@ -121,11 +167,16 @@ class BackgroundPump:
             bark(quiet, self._describe())
 
     def close(self) -> None:
-        """Stop the thread. Idempotent."""
+        """Stop the thread, and have nobody turn the pump any more. Idempotent."""
         self._stop.set()
         self._pump.wake.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
+        self._call.set()
+        here = threading.current_thread()
+        if self._thread.is_alive() and self._thread is not here:
             self._thread.join()
+        # the collector may run this in a thread that turns the pump
+        if self._turner is not here and self._turning.acquire(timeout=_PATIENCE_S):
+            self._turning.release()
 
 
 class ForegroundPump:
@@ -136,6 +187,10 @@ class ForegroundPump:
 
     def start(self) -> None:
         """Nothing runs before a batch is asked for."""
+
+    def wake(self) -> None:
+        """Something may have to move on."""
+        self._pump.wake.set()
 
     def next(self) -> Delivery | None:
         """The next delivery; None at the end."""

@@ -157,6 +157,11 @@ class Pump:
         self.peak_bytes = max(self.peak_bytes, self._load.nbytes)
         return self.deliver() or self._feed() or moved
 
+    @property
+    def busy(self) -> bool:
+        """Whether a task runs, whose end will be heard of."""
+        return self._load.tasks > self._load.waiting
+
     def _advance(self) -> bool:
         """Move on what is finished, and start what waits for room; whether there was anything."""
         lanes = [lane for lane in self.lanes if lane.dirty or lane.startable]

@@ -112,7 +112,12 @@ class Run:
         self._driver: ForegroundPump | BackgroundPump = (
             ForegroundPump(self.pump)
             if self._inline
-            else BackgroundPump(self.pump, watchdog_s=options.watchdog_s, describe=self._describe)
+            else BackgroundPump(
+                self.pump,
+                watchdog_s=options.watchdog_s,
+                describe=self._describe,
+                leaving=getattr(self._runner, "leave_core", None),
+            )
         )
         self.meter = Meter(lambda: self.pump.cpu_s, lambda: self.pump.full.seconds)
         self._local_work: dict[int, Work] = {}
@@ -154,7 +159,7 @@ class Run:
             chunk_bytes=chunk_bytes,
             load=self._load,
             worked=self._worked,
-            woke=self._woke,
+            woke=lambda: self._driver.wake(),
             per_step=definition.cut.per_step,
             park=self.spill.park,
         )
@@ -196,7 +201,7 @@ class Run:
 
     def _set_tasks(self, tasks: int) -> None:
         self.pump.tasks = self._load.at_once = tasks
-        self.pump.wake.set()
+        self._driver.wake()
 
     def _make_tuner(self, local: ThreadPool[_Read] | None) -> Tuner:
         options = self.definition.options
@@ -343,9 +348,6 @@ class Run:
     def _worked(self, level: int, report: Report) -> None:
         if not self.definition.levels[level].stage.trivial:  # else it was part of the pump's time
             self.meter.worked(report.spent)
-
-    def _woke(self) -> None:
-        self.pump.wake.set()
 
     def _make_empty_row(self) -> pa.RecordBatch | None:
         """The empty sequence: made by the last packer, sent through all that follows it."""

@@ -152,6 +152,11 @@ class ThreadPool(Pool, Generic[J]):
                 self._queue.put(None)
             self._wanted = workers
 
+    @property
+    def threads(self) -> Sequence[Thread]:
+        """Those that were started; some may have ended."""
+        return self._threads
+
     def add(self, job: J) -> None:
         """Queue a job; its future fails when the pool is closed."""
         if self.refused(job):
