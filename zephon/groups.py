@@ -173,8 +173,9 @@ def _shown(array: ArrowArray) -> int:
 
 def view_lengths(array: ArrowArray) -> IntArray:
     """The lengths of a column of text or byte views, int32[N]; what stands at nulls means nothing."""
-    elements = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)
-    return elements[array.offset : array.offset + len(array), 0]
+    if not len(array):  # its buffer may be of any size
+        return np.zeros(0, np.int32)
+    return np.frombuffer(array.buffers()[1], np.int32, 4 * len(array), 16 * array.offset)[::4]
 
 
 def view_values(array: ArrowArray) -> Iterator[memoryview]:

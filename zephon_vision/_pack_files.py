@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zephon.arrays import to_arrow, to_numpy
+from zephon.arrays import list_sizes, to_arrow, to_numpy
 from zephon.groups import IN_PLACE, byte_span
 from zephon_vision import columns
 from zephon_vision._arena import Pool
@@ -41,9 +41,8 @@ class Files:
     """
 
     def __init__(self, images: Array) -> None:
-        counts: Array = images.value_lengths()
         self._ends: Ints = np.zeros(len(images) + 1, np.int64)
-        np.cumsum(to_numpy(counts.fill_null(0) if counts.null_count else counts), out=self._ends[1:])
+        np.cumsum(list_sizes(images), out=self._ends[1:])
         flat = images.flatten()
         files, self._paths = flat.flatten()
         self._null: Array = flat.is_null() if flat.null_count else None
@@ -90,8 +89,6 @@ def _own(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 def _elements(files: Array) -> tuple[Ints, npt.NDArray[np.uint8], Ints]:
     """`(int32[N, 4] the files as elements of a view column, their bytes, int64[N+1] where each begins there)`; of nulls nothing."""
-    if files.null_count:
-        files = files.fill_null(b"")
     if not len(files):
         return np.zeros((0, 4), np.int32), np.zeros(0, np.uint8), np.zeros(1, np.int64)
     ends, data = byte_span(files)

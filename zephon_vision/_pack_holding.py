@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zephon import groups
-from zephon.arrays import filled, list_sizes, to_arrow, to_numpy
+from zephon.arrays import list_sizes, to_arrow, to_numpy
 from zephon.errors import DataError, InternalError, Where
 from zephon.keys import I64
 from zephon.plugin import Decision, Drops
