@@ -109,15 +109,11 @@ class Run:
             at_once=1 if self._inline else options.worker_count + 2,
         )
         self.pump = self._make_pump(start, padding)
+        leaving = getattr(self._runner, "leave_core", None)
         self._driver: ForegroundPump | BackgroundPump = (
             ForegroundPump(self.pump)
             if self._inline
-            else BackgroundPump(
-                self.pump,
-                watchdog_s=options.watchdog_s,
-                describe=self._describe,
-                leaving=getattr(self._runner, "leave_core", None),
-            )
+            else BackgroundPump(self.pump, watchdog_s=options.watchdog_s, describe=self._describe, leaving=leaving)
         )
         self.meter = Meter(lambda: self.pump.cpu_s, lambda: self.pump.full.seconds)
         self._local_work: dict[int, Work] = {}
