@@ -173,9 +173,8 @@ def _shown(array: ArrowArray) -> int:
 
 def view_lengths(array: ArrowArray) -> IntArray:
     """The lengths of a column of text or byte views, int32[N]; what stands at nulls means nothing."""
-    if not len(array):  # its buffer may be of any size
-        return np.zeros(0, np.int32)
-    return np.frombuffer(array.buffers()[1], np.int32, 4 * len(array), 16 * array.offset)[::4]
+    # of no rows the buffer may be of any size
+    return np.frombuffer(array.buffers()[1] or b"", np.int32, 4 * len(array), 16 * array.offset if len(array) else 0)[::4]
 
 
 def view_values(array: ArrowArray) -> Iterator[memoryview]:
