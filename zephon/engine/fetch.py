@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -18,7 +17,7 @@ from zephon.arrays import to_arrow
 from zephon.dataset import Dataset
 from zephon.engine.bundles import Bundle, Pick, check_maps, collected, in_order
 from zephon.engine.faults import Failure, Losses, Policy, Streak
-from zephon.engine.keep import Keep, Line
+from zephon.engine.keep import Keep, Line, Taken
 from zephon.engine.pieces import Block, Piece, apart, at_most, cut, joined, whole
 from zephon.engine.schemas import source_schema, with_provenance
 from zephon.errors import DataError, RecipeError, ZephonError
@@ -96,10 +95,8 @@ class Fetcher:
         """The last bundle that was fetched ahead, by component and lane."""
         self._mapped: set[int] = set()
         """The components of which bundles are views of maps."""
-        self._guard = threading.Lock()
-        self._taken: dict[tuple[int, int], int] = {}
-        """Rows that were taken of units which lanes share, by component and unit."""
-        self._all_fit = sum(d.units.total_bytes for d in self.datasets) <= self.units.limit
+        all_fit = sum(d.units.total_bytes for d in self.datasets) <= self.units.limit
+        self._taken: Taken | None = None if all_fit else Taken(self.units)
         self._excluded = [d.excluded or None for d in self.datasets]
 
     def _columns_of(self, dataset: Dataset) -> list[str] | None:
@@ -359,8 +356,8 @@ class Fetcher:
                 found = [Block(g, keep=alone and not shares) for g in self._unit(component, number, last - first)]
                 parts = cut(found, first, last)
                 pieces += parts if alone or shares else map(apart, parts)
-                if not alone:
-                    self._took(component, number, last - first)
+                if self._taken is not None and not alone:
+                    self._taken.add((component, number), last - first, int(self.datasets[component].units.rows[number]))
             except DataError as error:
                 got, wrong = self._salvage(component, number, first, last, error)
                 pieces += map(whole, got)
@@ -421,17 +418,6 @@ class Fetcher:
         if wanted == int(self.datasets[component].units.rows[number]):
             return self._read(component, number, 0, None)  # nobody else needs any of it
         return self.units.get((component, number), lambda: self._read(component, number, 0, None))
-
-    def _took(self, component: int, number: int, count: int) -> None:
-        """So many rows of a unit are in bundles. Once all are, nobody wants it before the next pass: it goes, unless all units fit."""
-        if self._all_fit:
-            return
-        with self._guard:
-            taken = self._taken.pop((component, number), 0) + count
-            if taken < int(self.datasets[component].units.rows[number]):
-                self._taken[component, number] = taken
-                return
-        self.units.drop((component, number))
 
     def _read(self, component: int, number: int, start: int, stop: int | None, *, views: bool = False) -> list[pa.RecordBatch]:
         made = self.datasets[component].read(number, self.columns[component], start, stop, views=views)

@@ -190,3 +190,21 @@ class Keep(Generic[T]):
         with self._guard:
             self._values.clear()
             self.nbytes = 0
+
+
+class Taken:
+    """Counts what was taken of kept values. Once all of one was, nobody wants it before the next pass, and it goes."""
+
+    def __init__(self, kept: Keep[Any]) -> None:
+        self._kept = kept
+        self._guard = threading.Lock()
+        self._counts: dict[Hashable, int] = {}
+
+    def add(self, name: Hashable, count: int, whole: int) -> None:
+        """So many more of the `whole` were taken. Any thread may call it."""
+        with self._guard:
+            taken = self._counts.pop(name, 0) + count
+            if taken < whole:
+                self._counts[name] = taken
+                return
+        self._kept.drop(name)
