@@ -13,6 +13,7 @@ from strategies import MIXED
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
 from zephon.errors import DataError, RecipeError
+from zephon.runners import switching
 from zephon.runners.switching import Turns
 
 pytestmark = pytest.mark.skipif(
@@ -117,3 +118,12 @@ def test_runs_that_begin_and_end_in_many_threads_at_once_leave_it_as_it_was() ->
 def test_an_interval_of_nothing_is_refused() -> None:
     with pytest.raises(RecipeError, match="switch_interval_s is 0"):
         MIXED.pipeline(switch_interval_s=0)
+
+
+def test_a_turn_that_ends_with_the_interpreter_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns(0.0005)
+    turns.shorten()
+    for name in ("_INTERVAL", "sys"):  # modules lose their names before the last objects go
+        monkeypatch.setattr(switching, name, None)
+    turns.close()
+    assert sys.getswitchinterval() == MINE

@@ -19,15 +19,16 @@ class Turns:
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds if _has_lock() else None
+        self._interval = _INTERVAL
 
     def shorten(self) -> None:
         """Begin. Idempotent."""
         if self._seconds is not None:
-            _INTERVAL.hold(self, self._seconds)
+            self._interval.hold(self, self._seconds)
 
     def close(self) -> None:
         """Put back what was there before, with the last one. Idempotent."""
-        _INTERVAL.release(self)
+        self._interval.release(self)
 
 
 class _Interval:
@@ -36,12 +37,14 @@ class _Interval:
     def __init__(self) -> None:
         self._guard = RLock()  # re-entrant: the collector may close a run in a thread that holds it
         self._held: dict[Turns, float] = {}
-        self._before = self._ours = sys.getswitchinterval()
+        # a run that is left open is closed when the interpreter ends, and modules have lost their names
+        self._get, self._put = sys.getswitchinterval, sys.setswitchinterval
+        self._before = self._ours = self._get()
 
     def hold(self, who: Turns, seconds: float) -> None:
         with self._guard:
             if not self._held:
-                self._before = self._ours = sys.getswitchinterval()
+                self._before = self._ours = self._get()
             self._held[who] = seconds
             self._set()
 
@@ -51,10 +54,10 @@ class _Interval:
                 self._set()
 
     def _set(self) -> None:
-        if sys.getswitchinterval() != self._ours:
+        if self._get() != self._ours:
             return  # the program chose another one since: that stays
-        sys.setswitchinterval(min([self._before, *self._held.values()]))
-        self._ours = sys.getswitchinterval()  # it is rounded to microseconds
+        self._put(min([self._before, *self._held.values()]))
+        self._ours = self._get()  # it is rounded to microseconds
 
 
 _INTERVAL = _Interval()
