@@ -43,7 +43,7 @@ def _encoder(kind: str) -> Any:
     made.add_tokens(["<think>"])
     if kind == "nfc":
         made.normalizer = normalizers.NFC()
-    encoder = SpanEncoder(load_tokenizer(made))
+    encoder = SpanEncoder(load_tokenizer(made), "auto")
     assert encoder._bytes[0] is not None
     if kind == "offsets":
         vars(encoder)["_bytes"] = (None, False)
