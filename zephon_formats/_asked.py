@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from zephon import groups
 from zephon.plugin import DataError
 
 
@@ -26,6 +27,11 @@ def names_in(schema: pa.Schema, columns: Sequence[str] | None) -> list[str]:
 def schema_in(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     """The same as a schema."""
     return pa.schema([schema.field(name) for name in names_in(schema, columns)])
+
+
+def unread(schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    """What needs no reading: a group of no rows, or of no column."""
+    return groups.empty_group(schema) if len(schema) else no_columns(rows)
 
 
 def no_columns(rows: int) -> pa.RecordBatch:

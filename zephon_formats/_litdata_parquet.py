@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zephon.plugin import DataError, Shard, Store, Units, at
-from zephon_formats._asked import check_rows, no_columns, schema_in
+from zephon_formats._asked import check_rows, schema_in, unread
 from zephon_formats._ordinary import ordinary_batches, ordinary_type
 
 _BATCH_BYTES = 512 << 20
@@ -50,10 +50,8 @@ class OpenParquet:
             rows = int(self._rows[unit])
             check_rows(unit, start, stop, rows, closed=self._closed, what="row group")
             schema = schema_in(self.schema, columns)
-            if start == stop:
-                return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
-            if not len(schema):
-                return [no_columns(stop - start)]
+            if start == stop or not len(schema):
+                return [unread(schema, stop - start)]
             at_once = max(1, int(rows * min(1.0, _BATCH_BYTES / max(1, int(self._nbytes[unit])))))
             made: list[pa.RecordBatch] = self._with_file(
                 self._footer, lambda file: _slices(file, unit, schema, start, stop, at_once)

@@ -25,7 +25,7 @@ from zephon_formats._arrow_folders import data_files
 from zephon_formats._arrow_index import ROWS, ArrowIndex, cut_units, load_index, read_schema
 from zephon_formats._arrow_messages import I64, Read
 from zephon_formats._arrow_read import Batches, Mapped
-from zephon_formats._asked import check_rows, no_columns, schema_in
+from zephon_formats._asked import check_rows, schema_in, unread
 from zephon_formats._ordinary import ordinary_batches, ordinary_type
 from zephon_formats._sidecar import local_version
 from zephon_formats._write_arrow import ArrowWriter
@@ -132,10 +132,8 @@ class _OpenArrow:
             check_rows(unit, start, stop, last - first, closed=batches is None)
             assert batches is not None
             schema = schema_in(self.schema, columns)
-            if not len(schema):
-                return [no_columns(stop - start)]
-            if start == stop:
-                return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
+            if start == stop or not len(schema):
+                return [unread(schema, stop - start)]
             self._check(schema)
             return self._rows(batches, schema, first + start, first + stop)
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 
 from zephon.plugin import DataError, OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, Units, at, keys
-from zephon_formats._asked import names_in, no_columns
+from zephon_formats._asked import schema_in, unread
 from zephon_formats._bytes import I64
 from zephon_formats._csv_parse import Dialect, header_names, infer_types, parse
 from zephon_formats._csv_split import RecordStarts, raw_fields
@@ -162,12 +162,10 @@ class _OpenCsv:
         """See `OpenShard.read`."""
         with at(shard=self._path):
             runs = self._text.rows(unit, start, stop)
-            wanted = names_in(self.schema, columns)
-            if not wanted:
-                return [no_columns(stop - start)]
-            if not runs:
-                schema = pa.schema([self.schema.field(n) for n in wanted])
-                return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
+            schema = schema_in(self.schema, columns)
+            wanted = schema.names
+            if not wanted or not runs:
+                return [unread(schema, stop - start)]
             return [parse(run, self.schema, wanted, self._dialect, self._told) for run in runs]
 
     def close(self) -> None:

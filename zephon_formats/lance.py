@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon.plugin import DataError, FileInfo, OpenShard, PluginError, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
-from zephon_formats._asked import check_rows, no_columns, schema_in
+from zephon_formats._asked import check_rows, schema_in, unread
 from zephon_formats._lance_mirror import Mirror
 from zephon_formats._lance_plan import roots_of, shards_of
 from zephon_formats._ordinary import ordinary_batches, ordinary_type
@@ -218,10 +218,8 @@ class _OpenLance:
             check_rows(unit, start, stop, rows, closed=fragment is None)
             assert fragment is not None
             schema = schema_in(self.schema, columns)
-            if not len(schema):
-                return [no_columns(stop - start)]
-            if start == stop:
-                return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
+            if start == stop or not len(schema):
+                return [unread(schema, stop - start)]
             self._check_files()
             if self._mirror is not None:
                 _fetch(fragment, self._mirror, self._files)

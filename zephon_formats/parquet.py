@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from zephon import groups
 from zephon.plugin import DataError, FileInfo, OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
-from zephon_formats._asked import check_rows, names_in
+from zephon_formats._asked import check_rows, schema_in
 from zephon_formats._hive import partition_columns, partition_types, partitions_of, with_partitions
 from zephon_formats._ordinary import ordinary_batches, ordinary_type
 from zephon_formats._sound_text import sound_text
@@ -151,10 +152,10 @@ class _OpenParquet:
         rows = int(self._rows[unit])
         with at(shard=self._shard.path, rows=f"{start}-{stop - 1} of row group {unit}"):
             check_rows(unit, start, stop, rows, closed=self._closed, what="row group")
-            wanted = names_in(self.schema, columns)
-            schema = pa.schema([self.schema.field(n) for n in wanted])
+            schema = schema_in(self.schema, columns)
+            wanted = schema.names
             if start == stop:
-                return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
+                return [groups.empty_group(schema)]
             inside = [n for n in wanted if n not in self._hive]
             kept = pa.schema([self.schema.field(n) for n in inside])
             made: list[pa.RecordBatch] = []

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon.plugin import DataError, OpenShard, PluginError, Reader, RecipeError, Shard, ShardWriter, Store, Units, at, errors
-from zephon_formats._asked import check_rows, no_columns, schema_in
+from zephon_formats._asked import check_rows, schema_in, unread
 from zephon_formats._ordinary import ordinary_batches, ordinary_type
 from zephon_formats._rust import foreign_errors
 from zephon_formats._write_vortex import VortexWriter
@@ -164,10 +164,8 @@ class _OpenVortex:
             check_rows(unit, start, stop, rows, closed=file is None)
             assert file is not None
             schema = schema_in(self.schema, columns)
-            if not len(schema):
-                return [no_columns(stop - start)]
-            if start == stop:
-                return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
+            if start == stop or not len(schema):
+                return [unread(schema, stop - start)]
             _check_size(self._shard, self._local)
             first = int(self._borders[unit])
             made: list[pa.RecordBatch] = []

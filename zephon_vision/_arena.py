@@ -6,7 +6,7 @@ import math
 import threading
 import time
 import weakref
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, insort_right
 from typing import Any
 
 import numpy as np
@@ -30,10 +30,8 @@ class Pool:
         self._most = most
         self._idle = idle
         self._waste = waste
-        self._sizes: list[int] = []
-        """Of what is free, ascending."""
         self._free: list[tuple[float, Pixels]] = []
-        """In that order: since when, and what."""
+        """Since when, and what; the smallest first."""
         self._looked = 0.0
         """When for what had been free too long."""
         self._lock = threading.RLock()  # what is collected while it is held may give memory back
@@ -48,8 +46,8 @@ class Pool:
         """The same, and what gives it back; detached, the memory goes to the system instead."""
         memory = None
         with self._lock:
-            place = bisect_left(self._sizes, size)
-            if place < len(self._sizes) and self._sizes[place] <= self._waste * size + _SMALL:
+            place = bisect_left(self._free, size, key=_size)
+            if place < len(self._free) and _size(self._free[place]) <= self._waste * size + _SMALL:
                 memory = self._take(place)
         if memory is None:
             memory = np.empty(size + size // 8, dtype=np.uint8)
@@ -61,7 +59,6 @@ class Pool:
         return piece, back
 
     def _take(self, place: int) -> Pixels:
-        del self._sizes[place]
         memory = self._free.pop(place)[1]
         self.kept -= len(memory)
         return memory
@@ -69,9 +66,7 @@ class Pool:
     def _give_back(self, memory: Pixels) -> None:
         now = time.monotonic()
         with self._lock:
-            place = bisect_right(self._sizes, len(memory))
-            self._sizes.insert(place, len(memory))
-            self._free.insert(place, (now, memory))
+            insort_right(self._free, (now, memory), key=_size)
             self.kept += len(memory)
             if now - self._looked > self._idle:
                 self._looked = now
@@ -79,6 +74,10 @@ class Pool:
                     self._take(old)
             while self.kept > self._most:
                 self._take(min(range(len(self._free)), key=lambda n: self._free[n][0]))
+
+
+def _size(free: tuple[float, Pixels]) -> int:
+    return len(free[1])
 
 
 class Arena:

@@ -62,8 +62,7 @@ class BadImages:
 
     def of_rows(self, group: pa.RecordBatch, images: Sequence[int], errors: Mapping[int, Sequence[str]]) -> None:
         """`count` for the rows of a group: how many images each has, and what is wrong with those of some rows."""
-        known = group.schema.get_field_index(groups.COMPONENT) >= 0
-        components = groups.ints(group, groups.COMPONENT).tolist() if known else [-1] * group.num_rows
+        components = components_of(group)
         for component in dict.fromkeys(components):
             rows = [row for row, of in enumerate(components) if of == component]
             self.count(component, sum(images[row] for row in rows), [e for row in rows for e in errors.get(row, ())])
@@ -73,8 +72,7 @@ class LostImages:
     """The images that a group's rows lost, by reason and data set, for `Drops.parts`."""
 
     def __init__(self, group: pa.RecordBatch) -> None:
-        has = group.schema.get_field_index(groups.COMPONENT) >= 0
-        self._component = groups.ints(group, groups.COMPONENT).tolist() if has else [-1] * group.num_rows
+        self._component = components_of(group)
         self.parts: dict[tuple[str, str], dict[int, int]] = {}
 
     def add(self, row: int, why: str, images: int = 1) -> None:
@@ -86,6 +84,12 @@ class LostImages:
         if images:
             sums = self.parts.setdefault(("images", why), {})
             sums[component] = sums.get(component, 0) + images
+
+
+def components_of(group: pa.RecordBatch) -> list[int]:
+    """The data set of each row by its number in the mixture, -1 where that isn't known."""
+    known = group.schema.get_field_index(groups.COMPONENT) >= 0
+    return groups.ints(group, groups.COMPONENT).tolist() if known else [-1] * group.num_rows
 
 
 def reason(error: str, *, blank: bool = False) -> str:

@@ -118,7 +118,7 @@ def load_bytes(reference: Reference, media_root: str | None) -> bytes | memoryvi
         return data
     if path is None:
         raise DataError(MISSING)
-    if path[:5].lower() == "data:":
+    if is_data_url(path):
         return from_data_url(path)
     try:
         with open(local_path(path, media_root), "rb") as file:
@@ -131,7 +131,7 @@ def load_bytes(reference: Reference, media_root: str | None) -> bytes | memoryvi
 def mapped(reference: Reference, media_root: str | None) -> Iterator[bytes | memoryview]:
     """The same for a look at the header: of a file only those pages are read that are looked at."""
     data, path = reference
-    if data is not None or path is None or path[:5].lower() == "data:":
+    if data is not None or path is None or is_data_url(path):
         yield load_bytes(reference, media_root)
         return
     try:
@@ -160,6 +160,11 @@ def local_path(path: str, media_root: str | None) -> str:
     if os.path.commonpath([root, whole]) != root:
         raise DataError(f"unreadable: {path!r} is outside of the media root")
     return whole
+
+
+def is_data_url(text: str) -> bool:
+    """Whether a text claims to be one."""
+    return text[:5].lower() == "data:"
 
 
 def from_data_url(url: str) -> bytes:

@@ -18,7 +18,7 @@ from zephon.operators.token_backends import Ahead, Library
 from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load_tokenizer
 from zephon.plugin import Drops, Operator, Outcome
 from zephon_vision import columns
-from zephon_vision._bad_images import BadImages, LostImages, check_ratio
+from zephon_vision._bad_images import BadImages, LostImages, check_ratio, components_of
 from zephon_vision._inherited import Exif, check_exif, exif_parts, inherited
 from zephon_vision._tokens_assemble import SCHEMA, Output, Pieces, build, make_pieces, replan
 from zephon_vision._tokens_images import GroupImages, Planner
@@ -423,8 +423,7 @@ class _Dropped:
     """What was left out of a group."""
 
     def __init__(self, group: pa.RecordBatch) -> None:
-        has = group.schema.get_field_index(groups.COMPONENT) >= 0
-        self._component = groups.ints(group, groups.COMPONENT).tolist() if has else [-1] * group.num_rows
+        self._component = components_of(group)
         self._rows: dict[str, list[int]] = {}
         self._tokens: dict[str, dict[int, int]] = {}
         self.images = LostImages(group)

@@ -133,19 +133,24 @@ def test_a_broken_data_url_is_a_bad_image_like_any_other(folder: Path, url: str)
     assert [why.partition("bad image: ")[0] for why in made] == ["tokenize_interleaved: "]
 
 
-def test_images_that_cant_be_decoded_after_packing_are_counted_for_the_data_set_of_their_document(folder: Path) -> None:
-    (folder / "half.jpg").write_bytes(GOOD[: len(GOOD) // 2])
-    sets = {"left": [page("a", "good.jpg")] * 2, "right": [page("a", "good.jpg", "half.jpg"), page("c", "half.jpg")]}
+def decoded(folder: Path, sets: dict[str, list[dict[str, Any]]], *, max_length: int, **decode: Any) -> Pipeline:
+    """Packed without a look at the headers, then decoded."""
     base = [Dataset.from_records(name, rows) for name, rows in sets.items()]
-    run = (
+    return (
         Pipeline(StaticMixtureWorkSource(base, dict.fromkeys(sets, 1.0), stop_after_passes=1))
         .interleave(media_root=str(folder))
         .tokenize_interleaved(tokenizer=fast(QWEN), images='qwen2_5_vl{"max_pixels": 3136}', pad_token_id=0)
-        .pack_multimodal(max_length=128)
-        .decode_images()
+        .pack_multimodal(max_length=max_length)
+        .decode_images(**decode)
         .batch(1)
-        .options(lanes=1, runner="inline")
+        .options(lanes=1)
     )
+
+
+def test_images_that_cant_be_decoded_after_packing_are_counted_for_the_data_set_of_their_document(folder: Path) -> None:
+    (folder / "half.jpg").write_bytes(GOOD[: len(GOOD) // 2])
+    sets = {"left": [page("a", "good.jpg")] * 2, "right": [page("a", "good.jpg", "half.jpg"), page("c", "half.jpg")]}
+    run = decoded(folder, sets, max_length=128).options(runner="inline")
     reason = "decode_images: blank image: undecodable"
     assert lost(run) == {"all": {reason: 2}, "left": {}, "right": {reason: 2}}
 
@@ -153,16 +158,7 @@ def test_images_that_cant_be_decoded_after_packing_are_counted_for_the_data_set_
 def test_an_image_that_cant_be_decoded_after_packing_is_an_error_that_names_its_document(folder: Path) -> None:
     (folder / "half.jpg").write_bytes(GOOD[: len(GOOD) // 2])
     sets = {"left": [page("a", "good.jpg")] * 3, "right": [page("b"), page("c", "good.jpg", "half.jpg"), page("d")]}
-    base = [Dataset.from_records(name, rows) for name, rows in sets.items()]
-    run = (
-        Pipeline(StaticMixtureWorkSource(base, dict.fromkeys(sets, 1.0), stop_after_passes=1))
-        .interleave(media_root=str(folder))
-        .tokenize_interleaved(tokenizer=fast(QWEN), images='qwen2_5_vl{"max_pixels": 3136}', pad_token_id=0)
-        .pack_multimodal(max_length=256)
-        .decode_images(on_bad_image="error")
-        .batch(1)
-        .options(lanes=1)
-    )
+    run = decoded(folder, sets, max_length=256, on_bad_image="error")
     with pytest.raises(DataError, match="undecodable") as caught:
         list(run)
     where = caught.value.where

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -131,41 +131,36 @@ class Ledger:
 
     def _parts(self, kind: str) -> dict[str, Any]:
         """What rows that stayed have lost of this kind."""
-        lost = {
-            f"{operator}: {reason}": counts for (k, operator, reason), counts in sorted(self.losses.parts.items()) if k == kind
-        }
-
-        def one(component: int | None) -> dict[str, Any]:
-            return {"dropped": _picked(lost, component)}
-
-        return one(None) | {"by_dataset": {name: one(number) for number, name in enumerate(self.names)}}
+        lost = _named({(operator, reason): counts for (k, operator, reason), counts in self.losses.parts.items() if k == kind})
+        return self._in_all_and_each(lambda component: {"dropped": _picked(lost, component)})
 
     def _side(
         self, came: Counts, added: Counts, out: Counts, replayed: Counts, dropped: Mapping[tuple[str, str], Counts]
     ) -> dict[str, Any]:
+        lost = _named(dropped)
+
         def one(component: int | None) -> dict[str, Any]:
-            def pick(table: Mapping[int, int]) -> int:
-                return _pick(table, component)
+            tables = {"in": came, "added": added, "out": out, "replayed": replayed}
+            side: dict[str, Any] = {name: _pick(table, component) for name, table in tables.items()}
+            reasons = _picked(lost, component)
+            held = side["in"] + side["added"] - side["out"] - side["replayed"] - sum(reasons.values())
+            return side | {"dropped": reasons, "in_flight": held}
 
-            reasons = _picked(
-                {f"{operator}: {reason}": counts for (operator, reason), counts in sorted(dropped.items())}, component
-            )
-            held = pick(came) + pick(added) - pick(out) - pick(replayed) - sum(reasons.values())
-            return {
-                "in": pick(came),
-                "added": pick(added),
-                "out": pick(out),
-                "replayed": pick(replayed),
-                "dropped": reasons,
-                "in_flight": held,
-            }
+        return self._in_all_and_each(one)
 
+    def _in_all_and_each(self, one: Callable[[int | None], dict[str, Any]]) -> dict[str, Any]:
+        """What `one` says of all data sets (None), and of each."""
         return one(None) | {"by_dataset": {name: one(number) for number, name in enumerate(self.names)}}
 
 
 def _pick(table: Mapping[int, int], component: int | None) -> int:
     """One data set's count, or (None) that of all."""
     return sum(table.values()) if component is None else table.get(component, 0)
+
+
+def _named(dropped: Mapping[tuple[str, str], Counts]) -> dict[str, Counts]:
+    """By operator and reason, as they are told, in order."""
+    return {f"{operator}: {reason}": counts for (operator, reason), counts in sorted(dropped.items())}
 
 
 def _picked(tables: Mapping[str, Mapping[int, int]], component: int | None) -> dict[str, int]:

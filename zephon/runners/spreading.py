@@ -57,8 +57,10 @@ def _spread(threads: Sequence[int]) -> bool:
     allowed = os.sched_getaffinity(crowded)
     if mine in cores or mine not in allowed:
         return False
-    os.sched_setaffinity(crowded, {mine})
-    os.sched_setaffinity(crowded, allowed)
+    try:
+        os.sched_setaffinity(crowded, {mine})
+    finally:  # a Ctrl-C in between would leave it bound
+        os.sched_setaffinity(crowded, allowed)
     return True
 
 

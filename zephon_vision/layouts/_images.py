@@ -17,6 +17,7 @@ import pyarrow as pa
 from zephon.arrays import from_values, list_sizes, to_arrow, to_numpy
 from zephon.errors import DataError
 from zephon.keys import I64
+from zephon_vision._decoders_source import is_data_url
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_\-\s]+={0,2}\s*")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
@@ -179,7 +180,7 @@ def read_text(text: str, rules: ImageRules) -> tuple[bytes | None, str | None]:
 
     Raises `DataError` for URLs, and for paths outside the media root.
     """
-    if text[:5].lower() == "data:":
+    if is_data_url(text):
         found = _data_url(text)
         return (found, None) if found is not None else (None, text)  # whoever reads it finds a bad image
     scheme = _URL.match(text)
