@@ -75,7 +75,10 @@ def test_a_worker_killed_from_outside_is_noticed_while_others_work_on(started: C
     while len(pids) < 2:
         pids |= {future.result(30)[1][0] for future in [runner.submit(WHO, [], None, label="t") for _ in range(8)]}
     naps = [runner.submit(NAP, [], 3.0, label=f"nap {i}") for i in range(2)]
-    time.sleep(1.0)  # both workers have theirs: what is still queued when a worker dies fails with it
+    end = time.monotonic() + 30
+    while not all(nap.running() for nap in naps):  # what is still queued when a worker dies fails with it
+        assert time.monotonic() < end
+        time.sleep(0.005)
     victim = min(pids)
     os.kill(victim, signal.SIGKILL)
     errors = [nap.exception(30) for nap in naps]
