@@ -122,6 +122,19 @@ def at(**place: Any) -> Iterator[None]:
         raise wrap(error, Where(**place)) from error
 
 
+@contextmanager
+def writing(
+    place: str, kind: type[ZephonError], hint: str = "name a place that exists, has room, and can be written to"
+) -> Iterator[None]:
+    """Where the system refuses what the block writes to a place that the user named, raise `kind`, with the place in the user's words."""
+    try:
+        yield
+    except BrokenPipeError:  # whoever read the output has gone: nothing is wrong with the place
+        raise
+    except OSError as error:
+        raise kind(f"{place} can't be written: {error.strerror or error}", hint=hint) from error
+
+
 def wrap(error: BaseException, where: Where) -> ZephonError:
     """The foreign exception `error` as one of ours, with its traceback as text."""
     if isinstance(error, ZephonError):

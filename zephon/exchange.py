@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zephon.errors import CheckpointError
+from zephon.errors import CheckpointError, writing
 from zephon.options import Options
 
 
@@ -22,18 +22,27 @@ def exchange_states(state: Mapping[str, Any], options: Options, *, position: int
         position: sequences that this rank delivered in all, empty ones included: the same number on all ranks.
 
     Raises:
-        CheckpointError: a rank's file did not appear within `aggregate_timeout_s` seconds.
+        CheckpointError: the folder can't be written, or a rank's file did not appear within `aggregate_timeout_s` seconds.
     """
     assert options.aggregate_dir is not None
-    folder = Path(options.aggregate_dir) / (options.run_id or "run")
+    with writing(f"aggregate_dir={os.fspath(options.aggregate_dir)!r}", CheckpointError):
+        return _exchange(state, options, Path(options.aggregate_dir), position)
+
+
+def _exchange(state: Mapping[str, Any], options: Options, folder: Path, position: int) -> list[dict[str, Any]]:
+    folder = folder / (options.run_id or "run")
     folder.mkdir(parents=True, exist_ok=True)
     # named by recipe and position and not by a count of calls, which begins again with every process: what an earlier job left
     # behind under the same name is the same state
     place = f"{state['fingerprint'][:16]}-{position}"
     mine = folder / f"state-{place}-rank-{options.rank:05d}-of-{options.ranks:05d}.json"
     part = mine.with_suffix(f".{os.getpid()}.part")
-    part.write_text(json.dumps(state))
-    part.replace(mine)  # atomic: nobody reads half a file
+    try:
+        part.write_text(json.dumps(state))
+        part.replace(mine)  # atomic: nobody reads half a file
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
     found: list[dict[str, Any]] = []
     deadline = time.monotonic() + options.aggregate_timeout_s
     for rank in range(options.ranks):

@@ -96,8 +96,26 @@ def test_an_error_of_ours_is_one_message_on_stderr_and_exit_code_1(
     assert "Traceback" not in captured.err
 
 
-def test_a_reader_that_closes_the_pipe_early_gets_no_traceback() -> None:
-    command = f"{sys.executable} -m zephon plugins | head -n 1"
-    made = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    assert made.stdout.strip() == "formats"
-    assert made.stderr == ""
+MINE = """
+from zephon import Dataset, Pipeline
+pipeline = Pipeline(Dataset.from_records("d", [{"text": f"{i} " * 99} for i in range(500)])).batch(500)
+"""
+
+
+@pytest.mark.parametrize(("arguments", "first"), [("plugins", "formats"), ("preview mine.py:pipeline", "mine.py:pipeline")])
+def test_a_reader_that_closes_the_pipe_early_is_no_failure(arguments: str, first: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    command = f"set -o pipefail; {sys.executable} -m zephon {arguments} | head -n 1"
+    made = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (made.returncode, made.stdout.strip(), made.stderr) == (0, first, "")
+
+
+@pytest.mark.parametrize("command", ["preview mine.py:pipeline --html", "demo --quick --dir", "demo --quick --vlm --dir"])
+def test_a_place_that_can_not_be_written_is_named(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "file").touch()
+    assert main([*command.split(), "file/out"]) == 1
+    assert capsys.readouterr().err.startswith("zephon: file/out can't be written: ")

@@ -309,7 +309,7 @@ def test_a_pipeline_of_a_users_file_is_found_by_its_name(
     for target in ("my_training.py:pipeline", "my_training:make", f"{tmp_path}/my_training.py:make"):
         assert main(["preview", target, "--batches", "1"]) == 0
         assert "mine · memory · row" in capsys.readouterr().out
-    for target, words in {"my_training.py:nothing": "it is a int", "my_training.py:x": "nothing of that name"}.items():
+    for target, words in {"my_training.py:nothing": "it is of type int", "my_training.py:x": "nothing of that name"}.items():
         assert main(["preview", target]) == 1
         assert words in capsys.readouterr().err
     assert main(["preview", "no_such.py:pipeline"]) == 1

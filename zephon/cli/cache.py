@@ -51,8 +51,9 @@ def size(count: int) -> str:
 
 def _print(rows: list[tuple[str, str]]) -> None:
     try:
-        from rich.console import Console
         from rich.table import Table
+
+        from zephon.cli.terminal import Console
     except ImportError:
         for name, value in rows:
             print(f"{name:<8} {value}")

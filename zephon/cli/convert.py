@@ -366,8 +366,9 @@ class _Lines:
 def _progress(total: int) -> Iterator[Advance]:
     """A bar on a terminal where rich is installed; else lines."""
     try:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from zephon.cli.terminal import Console
     except ModuleNotFoundError:
         yield _Lines(total).advance
         return

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from zephon.batch import Batch, global_sha256
 from zephon.dataset import Dataset
 from zephon.engine.state import merge_states
-from zephon.errors import PluginError
+from zephon.errors import PluginError, RecipeError, writing
 from zephon.pipeline import Pipeline
 from zephon.plan.source import StaticMixtureWorkSource
 from zephon.plan.tokens import TokenEstimation
@@ -77,8 +77,9 @@ def run_demo(*, folder: str | None, megabytes: float | None, quick: bool) -> int
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         place = Path(folder) if folder else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zephon-demo-")))
-        place.mkdir(parents=True, exist_ok=True)
-        tokenizer = _make_data(place, size, size.megabytes if megabytes is None else megabytes)
+        with writing(str(place), RecipeError):
+            place.mkdir(parents=True, exist_ok=True)
+            tokenizer = _make_data(place, size, size.megabytes if megabytes is None else megabytes)
         source = make_source(place, size)
 
         def make(rank: int, world: int) -> Pipeline:

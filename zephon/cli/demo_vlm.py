@@ -17,7 +17,7 @@ from zephon import groups
 from zephon.batch import Batch
 from zephon.cli.demo import Measured, _peak_bytes, _words, run_worlds
 from zephon.dataset import Dataset
-from zephon.errors import PluginError
+from zephon.errors import PluginError, RecipeError, writing
 from zephon.pipeline import Pipeline
 from zephon.plan.source import StaticMixtureWorkSource
 from zephon.plan.tokens import TokenEstimation
@@ -95,8 +95,9 @@ def run_demo_vlm(*, folder: str | None, manuals: str | None, quick: bool) -> int
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         place = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="zephon-demo-vlm-")))
-        place.mkdir(parents=True, exist_ok=True)
-        tokenizer = make_data(place, size, manuals)
+        with writing(str(place), RecipeError):
+            place.mkdir(parents=True, exist_ok=True)
+            tokenizer = make_data(place, size, manuals)
         source = make_source(place, size)
 
         def make(rank: int, world: int) -> Pipeline:
@@ -220,8 +221,9 @@ def _print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table, by rich where it is installed."""
     try:
         from rich.box import SIMPLE
-        from rich.console import Console
         from rich.table import Table
+
+        from zephon.cli.terminal import Console
     except ModuleNotFoundError:
         for row in (heads, *rows):
             print("  " + "  ".join(f"{cell:<16}" for cell in row))

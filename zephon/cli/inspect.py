@@ -132,9 +132,10 @@ def _spread(values: Any, shown: Any) -> str:
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table by rich, on a terminal and where that is installed; else aligned text, a row a line."""
     try:
-        from rich.console import Console
         from rich.table import Table
         from rich.text import Text
+
+        from zephon.cli.terminal import Console
     except ModuleNotFoundError:
         return _plain_table(names, rows)
     console = Console(highlight=False)

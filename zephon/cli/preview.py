@@ -23,7 +23,7 @@ from zephon import groups
 from zephon.batch import Batch
 from zephon.cli.preview_tokens import Decoder, Run
 from zephon.dataset import Dataset
-from zephon.errors import RecipeError
+from zephon.errors import RecipeError, writing
 from zephon.pipeline import Pipeline
 from zephon.plan.source import StaticMixtureWorkSource
 
@@ -151,8 +151,9 @@ def run_preview(target: str, settings: Mapping[str, Any], *, batches: int, chara
     if html is not None:
         from zephon.cli.preview_html import write_html
 
-        Path(html).parent.mkdir(parents=True, exist_ok=True)
-        write_html(made, Path(html))
+        with writing(html, RecipeError):
+            Path(html).parent.mkdir(parents=True, exist_ok=True)
+            write_html(made, Path(html))
         print(f"{html}: {len(made.sequences)} sequences, {Path(html).stat().st_size / 1e6:.1f} MB")
         return 0
     from zephon.cli.preview_text import show
@@ -176,7 +177,7 @@ def load_pipeline(target: str, settings: Mapping[str, Any]) -> Pipeline:
     value = getattr(_load_module(found["module"]), found["name"], None)
     made = value() if callable(value) and not isinstance(value, Pipeline) else value
     if not isinstance(made, Pipeline):
-        what = "there is nothing of that name" if value is None else f"it is a {type(made).__name__}"
+        what = "there is nothing of that name" if value is None else f"it is of type {type(made).__name__}"
         raise RecipeError(f"{target!r} is no pipeline: {what}", hint="name a Pipeline, or a function that returns one")
     return made
 

@@ -18,9 +18,10 @@ def show(preview: Preview, *, characters: int, console: Any = None) -> None:
         PluginError: rich isn't installed.
     """
     try:
-        from rich.console import Console
         from rich.panel import Panel
         from rich.text import Text
+
+        from zephon.cli.terminal import Console
     except ModuleNotFoundError as error:
         raise PluginError(
             "a preview in the terminal needs the package 'rich'", hint="pip install 'zephon[cli]', or use --html FILE"

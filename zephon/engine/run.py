@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from time import thread_time
 from typing import Any
 
@@ -19,18 +18,18 @@ from zephon.engine.bottleneck import Setup
 from zephon.engine.context import Fetched, LaneContext
 from zephon.engine.counts import token_counts
 from zephon.engine.drivers import BackgroundPump, ForegroundPump
-from zephon.engine.faults import Losses
 from zephon.engine.fetch import Fetcher
 from zephon.engine.lane import Lane
 from zephon.engine.ledger import Ledger
 from zephon.engine.meter import Meter, clock
 from zephon.engine.pump import Cut, Delivery, Pump, finished, locate
+from zephon.engine.quarantine import Quarantine
 from zephon.engine.spill import Spill
 from zephon.engine.stages import Level, Note, Report
 from zephon.engine.state import LaneState
 from zephon.engine.tasks import Load
 from zephon.engine.tune import Part, Tuner
-from zephon.errors import DataError, Where, ZephonError, at, wrap
+from zephon.errors import Where, ZephonError, at, wrap
 from zephon.options import Options
 from zephon.plan.source import CHUNK_BYTES, Chunk, Plan
 from zephon.runners.base import Groups, Runner, Work
@@ -81,7 +80,7 @@ class Run:
         self.spill = Spill(options.spill_dir)
         self.lane_states = dict(start)
         self.padding = padding
-        self._quarantine = _Quarantine(options, definition.datasets, self.ledger)
+        self._quarantine = Quarantine(options, definition.datasets, self.ledger)
         self._inline = options.runner == "inline"
         self._runner = make_runner()
         self._turns = Turns(options.switch_interval_s if options.runner == "threads" else None)
@@ -426,71 +425,3 @@ def _close_parts(
     runner.close()
     if local is not None:
         local.close()
-
-
-class _Quarantine:
-    """Counts failed records, writes them down, and stops the run when there are too many."""
-
-    def __init__(self, options: Options, datasets: Sequence[Dataset], ledger: Ledger) -> None:
-        self._options = options
-        self._datasets = datasets
-        self._ledger = ledger
-        self._in_a_row: dict[tuple[int, int], dict[str, int]] = {}
-        """By lane and level: how many failed last in each operator."""
-        self._file: Any = None
-
-    def take(self, lane: int, level: int, losses: Losses) -> None:
-        """What failed in a task of a lane. Raises `DataError` beyond the limits."""
-        before = self._in_a_row.pop((lane, level), {})
-        if not losses.failures:
-            return
-        streaks = {name: streak.after(before.get(name, 0)) for name, streak in losses.streaks.items()}
-        self._in_a_row[lane, level] = {name: last for name, (_, last) in streaks.items()}
-        row = max(most for most, _ in streaks.values())
-        last = losses.failures[-1]
-        for failure in losses.failures:
-            self._write(
-                {
-                    **asdict(failure),
-                    "dataset": self._name(failure.component),
-                    "shard": self._path(failure.component, failure.shard),
-                }
-            )
-        place = Where(
-            dataset=self._name(last.component),
-            shard=self._path(last.component, last.shard),
-            row=last.row,
-            operator=last.operator,
-        )
-        limit = self._options.max_failures
-        if limit is not None and self._ledger.failures > limit:
-            raise DataError(
-                f"{self._ledger.failures} records failed, more than max_failures={limit}; the last: {last.error}", where=place
-            )
-        limit = self._options.max_failures_in_a_row
-        if limit is not None and row > limit:
-            raise DataError(
-                f"{row} records in a row failed, more than max_failures_in_a_row={limit}; the last: {last.error}", where=place
-            )
-
-    def _name(self, component: int) -> str:
-        return self._datasets[component].name if 0 <= component < len(self._datasets) else "?"
-
-    def _path(self, component: int, shard: str | int | None) -> str | None:
-        if isinstance(shard, int) and 0 <= component < len(self._datasets):
-            return self._datasets[component].shards[shard].path
-        return None if shard is None else str(shard)
-
-    def _write(self, line: dict[str, Any]) -> None:
-        if self._options.quarantine is None:
-            return
-        if self._file is None:
-            self._file = open(self._options.quarantine, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
-        self._file.write(json.dumps(line, sort_keys=True) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file, if one was opened."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None

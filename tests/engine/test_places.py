@@ -1,0 +1,64 @@
+"""A place that the user names for what a run writes, and that can't be written: an error of ours that names it, and no half of a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zephon import Dataset, Pipeline, StaticMixtureWorkSource
+from zephon.errors import CheckpointError, RecipeError, RunnerError, ZephonError
+
+
+def fails(record: dict[str, Any]) -> dict[str, Any]:
+    if record["id"]:
+        raise ValueError(f"record {record['id']} is bad")
+    return record
+
+
+def run_over(rows: int, **options: Any) -> Pipeline:
+    source = StaticMixtureWorkSource(Dataset.from_records("d", [{"id": i} for i in range(rows)]), stop_after_passes=1)
+    return Pipeline(source).map(fails).batch(1).options(on_error="quarantine", **options)
+
+
+def test_a_quarantine_file_that_can_not_be_made_is_refused_before_anything_is_read(tmp_path: Path, runner: str) -> None:
+    for place, why in ((tmp_path / "none" / "q.jsonl", "there is no folder"), (tmp_path, "Is a directory")):
+        with pytest.raises(RecipeError) as caught:
+            next(iter(run_over(3, runner=runner, quarantine=str(place))))
+        assert str(caught.value).startswith(f"quarantine={str(place)!r} can't be written: {why}")
+
+
+def test_without_a_failure_there_is_no_quarantine_file_and_one_that_is_there_stays(tmp_path: Path) -> None:
+    for name, before in (("new", None), ("old", "line\n")):
+        file = tmp_path / name
+        if before is not None:
+            file.write_text(before)
+        assert len(list(run_over(1, quarantine=str(file)))) == 1
+        assert (file.read_text() if file.exists() else None) == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_a_quarantine_file_on_a_full_disk_stops_the_run_with_its_name(runner: str) -> None:
+    with pytest.raises(RunnerError, match=r"quarantine='/dev/full' can't be written: No space left on device"):
+        list(run_over(3, runner=runner, workers=2, quarantine="/dev/full"))
+
+
+def test_states_that_can_not_be_exchanged_say_where(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    pipeline = Pipeline(Dataset.from_records("d", [{"id": 1}])).batch(1).options(aggregate_dir=str(tmp_path / "file"))
+    with pytest.raises(CheckpointError, match=r"aggregate_dir='.*file' can't be written: Not a directory"):
+        pipeline.checkpoint()
+
+
+def test_a_state_that_could_not_be_written_whole_leaves_nothing(tmp_path: Path) -> None:
+    pipeline = Pipeline(Dataset.from_records("d", [{"id": 1}])).batch(1).options(aggregate_dir=str(tmp_path))
+    state = pipeline.checkpoint()
+    (mine,) = tmp_path.rglob("*.json")
+    assert json.loads(mine.read_text()) == state
+    mine.unlink()
+    mine.mkdir()  # so that it can't be put in its place
+    with pytest.raises(ZephonError, match="aggregate_dir"):
+        pipeline.checkpoint()
+    assert [path.name for path in mine.parent.iterdir()] == [mine.name]
