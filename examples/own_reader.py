@@ -17,7 +17,7 @@ class Lines(Reader):
     """Lines of UTF-8 text."""
 
     name: ClassVar[str] = "lines"
-    suffixes: ClassVar[tuple[str, ...]] = (".txt",)
+    suffixes: ClassVar[tuple[str, ...]] = (".lines",)
     splittable: ClassVar[bool] = True  # a part of a unit costs in proportion to the part
     unit_lines: int = 1000
 
@@ -51,7 +51,7 @@ class OpenLines:  # it keeps the places of the line ends, not the text
 
 
 def write(folder: Path, rows: Sequence[Any]) -> Sequence[Path]:
-    (path := folder / "part.txt").write_bytes("".join(row["text"] + "\n" for row in rows).encode())
+    (path := folder / "part.lines").write_bytes("".join(row["text"] + "\n" for row in rows).encode())
     return [path]
 
 

@@ -79,8 +79,10 @@ def detect(store: Store, files: Sequence[FileInfo], place: str) -> type[Reader]:
     claims, broken = _candidates(store, files)
     owner = _Owners(claims)
     unknown_files: Counter[str] = Counter()
+    shared: Sequence[_Claim] = ()  # the claims to the first file that has several
     for file in files:
         mine = owner.of(file.path)
+        shared = shared or (mine if len(mine) > 1 else ())
         for claim in mine:
             claim.files += 1
             claim.weak += bool(_WEAK.fullmatch(_name(file.path)))
@@ -93,6 +95,12 @@ def detect(store: Store, files: Sequence[FileInfo], place: str) -> type[Reader]:
         if unknown_files:
             _log.info("%s: read as %s; left aside: %s", place, found[0].reader.name, _counts(unknown_files))
         return found[0].reader
+    names = [claim.reader.name for claim in shared if any(claim is one for one in found)]
+    if len(names) > 1:
+        raise RecipeError(
+            f"{' and '.join(names)} both read files such as {shared[0].example!r}",
+            hint=f"say which is meant: {' or '.join(f'format={name!r}' for name in names)}",
+        )
     if found:
         listed = ", ".join(f"{c.files} {c.reader.name} (such as {c.example!r})" for c in found)
         rest = f"; and files of no format: {_counts(unknown_files)}" if unknown_files else ""

@@ -50,6 +50,11 @@ class Blue(Indexed):
 class Packed(Words):
     name: ClassVar[str] = "packed"
     suffixes: ClassVar[tuple[str, ...]] = (".special.jsonl",)
+
+class Lines(Words):
+    """Its suffix is our text reader's, too."""
+    name: ClassVar[str] = "lines"
+    suffixes: ClassVar[tuple[str, ...]] = (".text",)
 '''
 
 
@@ -60,7 +65,7 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = folder / "acme-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    names = ["words:Words", "red:Red", "blue:Blue", "packed:Packed"]
+    names = ["words:Words", "red:Red", "blue:Blue", "packed:Packed", "lines:Lines"]
     points = "\n".join(f"{n.split(':')[0]} = acme_formats:{n.split(':')[1]}" for n in names)
     (info / "entry_points.txt").write_text(f"[zephon.formats]\n{points}\nlost = no_such_module:Lost\n")
     (folder / "acme_formats.py").write_text(PLUGINS)
@@ -190,6 +195,15 @@ def test_the_longest_suffix_decides(data: Path, plugins: None) -> None:
     write(data, "1.jsonl")
     with pytest.raises(RecipeError, match="1 jsonl .* 1 packed"):
         found(data)
+
+
+def test_a_suffix_of_two_formats_is_no_mixture_and_asks_which_is_meant(data: Path, plugins: None) -> None:
+    write(data, "0.text", "1.text")
+    with pytest.raises(
+        RecipeError, match=r"(?s)^lines and text both read files such as '.*0\.text'.*format='lines' or format='text'"
+    ):
+        found(data)
+    assert found(data, format="text")[0] == "text"
 
 
 @pytest.mark.parametrize("name", ["0.parquet", "a b%20#c?.parquet", "ünï→日本.parquet", "x[1]{a,b}*.parquet"])
