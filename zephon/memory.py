@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups
-from zephon.errors import DataError
+from zephon.errors import DataError, Where
 from zephon.keys import key
 from zephon.plugin import OpenShard, Shard, Units
 from zephon.shards import Shards
@@ -30,8 +30,14 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     the content of one message is often a text and that of another a list of parts.
 
     Raises:
-        DataError: other values of a column that don't go together, or such lists that JSON can't hold.
+        DataError: a record is no mapping or has a name that is no text; other values of a column that don't go together, or such lists
+            that JSON can't hold.
     """
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise DataError(f"a record is a dict, not {row!r:.60}", where=Where(row=number))
+        if not all(isinstance(name, str) for name in row):
+            raise DataError(f"the names of columns are text: {list(row)!r:.60}", where=Where(row=number))
     try:
         return pa.Table.from_batches([groups.from_rows(rows)])
     except (pa.ArrowInvalid, pa.ArrowTypeError):

@@ -48,3 +48,11 @@ def test_what_json_cannot_hold_is_an_error_that_names_the_column(values: list[An
     with pytest.raises(DataError, match="column 'x' don't go together") as caught:
         Dataset.from_records("mine", [{"x": value, "y": 1} for value in values])
     assert caught.value.where.dataset == "mine"
+
+
+@pytest.mark.parametrize("odd", [7, "text", None, {1: 2}])
+def test_a_record_that_is_no_dict_of_named_values_is_pointed_out(odd: Any) -> None:
+    with pytest.raises(DataError) as caught:
+        Dataset.from_dict("mine", {"part": [{"x": 1}, odd]})
+    assert (caught.value.where.dataset, caught.value.where.shard, caught.value.where.row) == ("mine", "part", 1)
+    assert repr(odd) in str(caught.value) or "the names of columns are text: [1]" in str(caught.value)

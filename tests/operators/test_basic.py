@@ -126,6 +126,19 @@ def test_map_to_records_without_columns_keeps_their_number() -> None:
 
 
 @pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ({"x": object()}, "returned a value that no column can hold"),
+        ({1: 2}, "returned a column named 1; a name must be text"),
+    ],
+)
+def test_what_can_be_no_column_is_refused_in_words_that_fit_a_first_record(made: Any, said: str) -> None:
+    with pytest.raises(DataError, match=said) as caught:
+        Map(fn=lambda record: made if record["n"] == 0 else record).bind()(numbers())
+    assert caught.value.where.row == 0
+
+
+@pytest.mark.parametrize(
     "fn", [lambda r: r, lambda r: [r, r], lambda r: None if r["n"] % 2 else {"t": r["text"]}], ids=["same", "double", "half"]
 )
 def test_map_conforms(fn: Any) -> None:
@@ -152,6 +165,18 @@ def test_filter_keeps_all_without_a_copy() -> None:
     made = outcome(Filter(fn=lambda r: np.True_), group)
     assert made.group is group
     assert not made.drops.rows
+
+
+@pytest.mark.parametrize("expression", [pc.field("m") > 2, pc.field("n") + 1, pc.field("text") > 2], ids=str)
+def test_an_expression_that_does_not_go_with_the_columns_is_refused_before_the_run(expression: Any) -> None:
+    with pytest.raises(RecipeError, match=r"(?s)filter's expression .* doesn't go with the columns: .*there are n, text"):
+        Filter(expression=expression).output_schema(numbers().schema)
+
+
+def test_an_expression_may_look_at_the_provenance() -> None:
+    operator = Filter(expression=pc.field("_row") > 2)
+    assert operator.output_schema(numbers().schema) == numbers().schema
+    assert outcome(operator, numbers()).group.column("n").to_pylist() == [3, 4, 5]
 
 
 def test_filter_takes_a_function_or_an_expression() -> None:

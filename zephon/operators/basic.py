@@ -83,7 +83,7 @@ class Map(Operator):
             origin += [row] * len(results)
         try:
             out = _as_group(made, self.output) if self.output is not None else _keep_types(groups.from_rows(made), seen)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        except (pa.ArrowInvalid, TypeError) as error:  # Arrow's is a TypeError, too
             raise self._misfit(made, group, origin, error) from error
         reason = {"returned None": np.array(dropped, dtype=np.int64)} if dropped else {}
         return Outcome(groups.carry_provenance(group, out, origin), Drops(rows=reason))
@@ -94,7 +94,7 @@ class Map(Operator):
         def fits(count: int) -> bool:
             try:
                 _as_group(made[:count], self.output) if self.output is not None else groups.from_rows(made[:count])
-            except (pa.ArrowInvalid, pa.ArrowTypeError):
+            except (pa.ArrowInvalid, TypeError):
                 return False
             return True
 
@@ -108,6 +108,15 @@ class Map(Operator):
             for name, column in (("row", groups.ROW), ("shard", groups.SHARD), ("component", groups.COMPONENT))
             if row.schema.get_field_index(column) >= 0
         }
+        names = [name for name in made[high - 1] if not isinstance(name, str)]
+        if names:
+            return DataError(f"the function returned a column named {names[0]!r}; a name must be text", where=Where(**place))
+        if high == 1 and self.output is None:
+            return DataError(
+                f"the function returned a value that no column can hold: {error}",
+                where=Where(**place),
+                hint="return numbers, text, bytes, numpy arrays, and lists and dicts of these",
+            )
         what = "`output` declares" if self.output is not None else "the records before it have"
         return DataError(
             f"the function returned a value of another type than {what}: {error}",
@@ -147,6 +156,14 @@ class Filter(Operator):
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         """The same."""
         _check_columns("filter", schema, self.columns or ())
+        if self.expression is not None:
+            try:
+                schema.empty_table().filter(self.expression)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:
+                raise RecipeError(
+                    f"filter's expression {self.expression!s} doesn't go with the columns: {str(error).splitlines()[0]}",
+                    hint=f"at that point there are {', '.join(groups.user_columns(schema))}",
+                ) from error
         return schema
 
     def bind(self) -> Apply:
