@@ -180,6 +180,7 @@ class Dataset:
                 raise DataError(
                     f"shards {shards[first].path!r} and {shards[number].path!r} have types that don't go together: {error}",
                     where=Where(dataset=self.name),
+                    hint="leave the column out with columns=…, or declare its type with schema=… where the format has that (csv, jsonl)",
                 ) from error
         looks = LookTable([looks for _, _, looks in scanned])
         return unit_table([(u.rows, u.nbytes) for u, _, _ in scanned]), schema.remove_metadata(), looks

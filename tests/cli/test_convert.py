@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from zephon import Dataset
 from zephon.cli import main
 from zephon.cli.convert import JOURNAL, part_bounds, read_rows
+from zephon.errors import DataError
 
 COLUMNS = {
     "id": range(230),
@@ -137,6 +138,19 @@ def test_an_interrupted_run_goes_on_and_writes_no_finished_part_again(
     assert {name: (made / name).stat().st_mtime_ns for name in before} == before
     assert rows_of(made) == rows_of(source)
     assert journal(made)[-1] == {"finished": True}
+
+
+def test_a_part_of_csv_with_nothing_but_numbers_in_a_column_of_text_is_counted_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pa.table({"id": [1, 2, 3], "text": ["42", "seven", None]})
+    pq.write_table(table, tmp_path / "source.parquet")
+    made = tmp_path / "made"
+    assert main(["convert", str(tmp_path / "source.parquet"), str(made), "--to", "csv", "--rows-per-shard", "1"]) == 0
+    assert "read it with schema={'text': 'string'}" in capsys.readouterr().err
+    assert rows_of(made, schema={"text": "string"}) == table.to_pylist()
+    with pytest.raises(DataError, match=r"(?s)types that don't go together.*schema=…"):
+        rows_of(made)
 
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
