@@ -289,7 +289,7 @@ def _write_parts(dataset: Dataset, reader: Reader, bounds: Any, place: _Destinat
 def _writing_part(name: str, start: int, stop: int) -> Iterator[None]:
     """Errors say which part; those of the disk are left to who knows the destination."""
     full: OSError | None = None
-    with at(rows=f"{start}-{stop - 1} of the source, for {name}"):
+    with at(rows=f"{start}-{stop - 1} of the source, for {name}" if stop > start else f"none, for {name}"):
         try:
             yield
         except OSError as error:
