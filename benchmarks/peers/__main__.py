@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import CORES, settle
-from benchmarks.peers import data, environments, report
+from benchmarks.peers import data, environments, report, results
 from benchmarks.peers.cases import CASES, PEERS, Case
 from benchmarks.peers.runs import run
 
@@ -29,8 +26,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no run outlives this one
     given.until = time.monotonic() + given.budget if given.budget else None
     wanted = {name: CASES[name] for name in given.only or CASES}
+    if given.merge:
+        results.save(given.json, results.merge(map(results.load, [given.json, *given.merge])))
     if given.report:
         return _report(given, wanted)
+    given.tree = results.tree(ROOT)
     groups = sorted({e.group for case in wanted.values() for e in case.entries if _asked(e.peer, given)})
     places = environments.build(given.venvs, groups)
     formats: dict[str, set[str]] = {}
@@ -57,49 +57,37 @@ def _measure(
         "tokenizer": str(made.tokenizer),
         "more": case.more,
     }
+    had = results.load(given.json).get(case.name, {})
     entries = [e for e in case.entries if _asked(e.peer, given) and given.variant in (None, e.variant)]
-    if not given.resume:
-        _store(given.json, case, lambda runs: [runs.pop(f"{e.peer}|{e.variant}", None) for e in entries])
+    if given.best:
+        compared = report.contenders(case, had)
+        entries = [e for e in entries if e.key in compared]
     for turn in range(given.repeats):
+        began = time.monotonic()
         for entry in entries:
             if given.until is not None and time.monotonic() > given.until:
                 print(f"{case.name}: the budget of {given.budget:g} s is spent in turn {turn + 1}", file=sys.stderr)
                 return
-            key = f"{entry.peer}|{entry.variant}"
-            if len(_load(given.json).get(case.name, {}).get(key, ())) > turn:
+            if given.resume and len(had.get(entry.key, ())) > turn:
                 continue
+            started = time.time()
             reason = data.missing(case, entry.variant, failed)
             if reason is not None:
-                _store(given.json, case, partial(_append, key, {"failed": reason}))
-                continue
-            workers = int(entry.variant.rpartition(" w")[2]) if case.workers else CORES
-            got = run(
-                entry, case.name, places, asked | {"workers": workers, "seconds": longest * entry.longer}, limit_s=given.limit
-            )
+                got: dict[str, Any] = {"failed": reason}
+            else:
+                workers = int(entry.variant.rpartition(" w")[2]) if case.workers else CORES
+                told = asked | {"workers": workers, "seconds": longest * entry.longer}
+                got = run(entry, case.name, places, told, limit_s=given.limit)
             if "ids" in got:
                 got |= report.check(got.pop("ids"), made.folder / "documents.npy", made.tokenizer)
-            got |= {"at": time.time(), "vocabulary": made.vocabulary}
+            got |= {"at": time.time(), "took_s": time.time() - started, "tree": given.tree, "vocabulary": made.vocabulary}
             print(f"{case.name} {entry.peer} ({entry.variant}): {report.short(got, case)}", file=sys.stderr, flush=True)
-            _store(given.json, case, partial(_append, key, got))
-
-
-def _append(key: str, got: dict[str, Any], runs: dict[str, Any]) -> None:
-    runs.setdefault(key, []).append(got)
-
-
-def _load(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text())) if path.exists() else {}
-
-
-def _store(path: Path, case: Case, change: Callable[[dict[str, Any]], object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    every = _load(path)
-    change(every.setdefault(case.name, {}))
-    path.write_text(json.dumps(every, ensure_ascii=False))
+            results.add(given.json, case.name, entry.key, got, anew=turn == 0 and not given.resume)
+        print(f"{case.name}: turn {turn + 1} took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
 def _report(given: argparse.Namespace, wanted: dict[str, Case]) -> int:
-    runs = _load(given.json)
+    runs = results.load(given.json)
     text = report.markdown({name: case for name, case in wanted.items() if name in runs}, runs)
     given.json.with_suffix(".md").write_text(text + "\n")
     if given.readme:
@@ -132,6 +120,9 @@ def _arguments() -> argparse.Namespace:
         "--repeats", type=int, help="turns (default: 3; with --quick 1); with --resume: until each entry has so many runs"
     )
     parser.add_argument("--resume", action="store_true", help="keep the runs that the JSON has, and go on")
+    parser.add_argument(
+        "--best", action="store_true", help="of each peer only the ways that goals compare: by the JSON, those that do best"
+    )
     parser.add_argument("--quick", action="store_true", help="little data and time: to see that everything works")
     parser.add_argument("--images", type=int, default=data.Sizes.images, help="photographs, about 100 KB each")
     parser.add_argument("--megabytes", type=int, default=data.Sizes.megabytes, help="of text")
@@ -146,6 +137,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--prepare", action="store_true", help="make environments and data, measure nothing")
     parser.add_argument("--report", action="store_true", help="table and charts of the JSON, measure nothing")
+    parser.add_argument(
+        "--merge", type=Path, action="append", help="take what is newer in this JSON into that of --json (several times)"
+    )
     parser.add_argument("--readme", action="store_true", help="put the table into benchmarks/README.md")
     parser.add_argument("--charts", action="store_true", help="PNG charts beside the JSON")
     given = parser.parse_args()

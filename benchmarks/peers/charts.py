@@ -57,7 +57,7 @@ def _bars(path: Path, case: Case, runs: Runs) -> Path:
     """Medians as bars, ranges as whiskers, the best on top."""
     found = []
     for entry in case.entries:
-        numbers = values(runs.get(f"{entry.peer}|{entry.variant}", []), case.measure)
+        numbers = values(runs.get(entry.key, []), case.measure)
         if numbers:
             found.append((statistics.median(numbers), numbers, entry))
     found.sort(key=lambda row: row[0], reverse=case.less_is_better)
@@ -79,7 +79,7 @@ def _scaling(path: Path, case: Case, runs: Runs) -> Path:
     figure, axes = _figure(4)
     lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for entry in case.entries:
-        numbers = values(runs.get(f"{entry.peer}|{entry.variant}", []), case.measure)
+        numbers = values(runs.get(entry.key, []), case.measure)
         *words, count = entry.variant.split()
         if numbers:
             lines.setdefault((entry.peer, " ".join(words)), []).append((int(count[1:]), statistics.median(numbers)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ Runs = dict[str, list[Run]]
 """`peer|variant` to its runs."""
 
 _BUSY = 0.15
+_APART_S = 3600.0
 
 
 def value(run: Run, measure: Measure) -> float | None:
@@ -70,6 +72,19 @@ def judge(goal: Goal, runs: Runs) -> tuple[str, str, tuple[float, float, float],
     upside_down = goal.measure in COSTS and not goal.at_most
     got = ratio(other[1], mine[1]) if upside_down else ratio(mine[1], other[1])
     return mine[0], other[0], got, got[0] <= goal.ratio if goal.at_most else got[0] >= goal.ratio
+
+
+def contenders(case: Case, runs: Runs) -> set[str]:
+    """The keys that goals compare, by clock and in CPU time; where nothing was measured yet, all that might be."""
+    found: set[str] = set()
+    for goal in case.goals:
+        sides = ((OURS, goal.ours), (goal.against.partition(": ")[0], goal.against.partition(": ")[2]))
+        for measure in (goal.measure, _IN_CPU.get(goal.measure, goal.measure)):
+            for peer, words in sides:
+                got = best(runs, peer, words, measure)
+                might = {e.key for e in case.entries if e.peer == peer and set(words.split()) <= set(e.variant.split())}
+                found |= might if got is None else {got[0]}
+    return found
 
 
 def check(batches: Sequence[Sequence[Sequence[int]]], known: Path, tokenizer: Path) -> Run:
@@ -153,6 +168,7 @@ def _goals(cases: dict[str, Case], runs: dict[str, Runs]) -> list[str]:
             said = "yes" if reached else "**no**"
             if in_cpu and _busy(runs[name][mine] + runs[name][theirs]):
                 said = ("yes" if in_cpu[3] else "**no**") + " (CPU)"
+            apart = ", not in turns" if _apart(runs[name][mine], runs[name][theirs]) else ""
             cells = (
                 name,
                 against,
@@ -161,10 +177,23 @@ def _goals(cases: dict[str, Case], runs: dict[str, Runs]) -> list[str]:
                 f"{in_cpu[2][0]:.3g}" if in_cpu else "",
                 wanted,
                 said,
-                f"{mine.partition('|')[2]} / {theirs.partition('|')[2]}",
+                f"{mine.partition('|')[2]} / {theirs.partition('|')[2]}{apart}",
             )
             lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def _apart(ours: Sequence[Run], theirs: Sequence[Run]) -> bool:
+    """More than an hour lies between the ones and the others: they were measured in different commands."""
+    at = [sorted(run.get("at", 0) for run in side) for side in (ours, theirs)]
+    return bool(max(at[0][0], at[1][0]) - min(at[0][-1], at[1][-1]) > _APART_S)
+
+
+def _measured(runs: Sequence[Run]) -> str:
+    """How many, when and of which trees."""
+    days = {time.strftime("%Y-%m-%d", time.gmtime(run["at"])): None for run in runs if "at" in run}
+    trees = {run["tree"]: None for run in runs if "tree" in run}
+    return f"{len(runs)}" + (f" ({', '.join([*days, *trees])})" if days else "")
 
 
 def _case(case: Case, runs: Runs) -> list[str]:
@@ -175,7 +204,7 @@ def _case(case: Case, runs: Runs) -> list[str]:
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for entry in case.entries:
-        made = runs.get(f"{entry.peer}|{entry.variant}")
+        made = runs.get(entry.key)
         if not made:
             continue
         name = PEERS[entry.peer][0]
@@ -197,7 +226,7 @@ def _case(case: Case, runs: Runs) -> list[str]:
         memory = f"{_middle(good, 'peak_rss_mb')} / {_middle(good, 'peak_pss_mb')}"
         lines.append(
             f"| {name} | {entry.setting}{ids} | {_spread(values(good, case.measure))} | {_number(values(good, 'cpu_rate'))} "
-            f"| {_middle(good, 'first_batch_s')} | {memory} | {busy} | {len(good)} |"
+            f"| {_middle(good, 'first_batch_s')} | {memory} | {busy} | {_measured(good)} |"
         )
     lines += [f"| {PEERS[peer][0]} | – | – | | | | | {reason} |" for peer, reason in case.missing]
     return lines

@@ -35,6 +35,11 @@ class Entry:
     longer: float = 1
     """So many times the case's window: for a flow that comes in bursts of seconds."""
 
+    @property
+    def key(self) -> str:
+        """Its name in the results."""
+        return f"{self.peer}|{self.variant}"
+
 
 def run(entry: Entry, case: str, environments: Environments, asked: dict[str, Any], *, limit_s: float) -> dict[str, Any]:
     """What the process printed, with `peak_rss_mb`, `peak_pss_mb` and `elsewhere` (cores used by others); or `{"failed": why}`."""
