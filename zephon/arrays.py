@@ -62,6 +62,43 @@ def from_values(values: Sequence[Any], kind: Any) -> Any:
     return to_arrow(np.array([0 if v is None else v for v in values] if valid else values, dtype), null=missing)
 
 
+def inferred(values: Sequence[Any]) -> Any:
+    """What `pyarrow.array(values)` gives, which is not asked where all values are `None` or of one plain type: numbers, booleans, texts,
+    bytes, or lists of such, whose type is plain to see.
+
+    Raises:
+        pyarrow.ArrowInvalid, pyarrow.ArrowTypeError: values of types that don't go together, or that Arrow doesn't know.
+        UnicodeEncodeError: a text with a lone surrogate.
+        OverflowError: a number of more than 64 bits.
+    """
+    kinds = {type(value) for value in values} - {type(None)}
+    if not kinds:
+        return pa.nulls(len(values))
+    if len(kinds) == 1:
+        (kind,) = kinds
+        if kind is list:
+            return _lists(values)
+        if kind in _PLAIN and (kind is not int or all(v is None or -_INT64 <= v < _INT64 for v in values)):
+            return from_values(values, _PLAIN[kind])
+    return pa.array(values)
+
+
+_PLAIN = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
+_INT64 = 1 << 63
+
+
+def _lists(values: Sequence[list[Any] | None]) -> Any:
+    ends = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter((len(v or ()) for v in values), np.int64, len(values)), out=ends[1:])
+    items = inferred([item for value in values if value for item in value])
+    if ends[-1] > 2**31 - 1 or not isinstance(items, pa.Array):
+        return pa.array(values)
+    missing = np.fromiter((v is None for v in values), np.bool_, len(values))
+    offsets: Any = ends.astype(np.int32)
+    valid = _bits(~missing) if missing.any() else None
+    return pa.Array.from_buffers(pa.list_(items.type), len(values), [valid, pa.py_buffer(offsets)], children=[items])
+
+
 def _bits(flags: npt.NDArray[np.bool_]) -> Any:
     bits: Any = np.packbits(flags, bitorder="little")
     return pa.py_buffer(bits)

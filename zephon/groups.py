@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from zephon.arrays import to_arrow, to_numpy
+from zephon.arrays import inferred, to_arrow, to_numpy
 from zephon.errors import DataError
 
 COMPONENT = "_component"
@@ -384,7 +384,7 @@ def from_rows(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     names: dict[str, None] = {}
     for row in rows:
         names.update(dict.fromkeys(row))
-    arrays = [pa.array([row.get(name) for row in rows]) for name in names]
+    arrays = [inferred([row.get(name) for row in rows]) for name in names]
     if not arrays:
         structs: ArrowArray = pa.array([{} for _ in rows], type=pa.struct([]))
         return pa.RecordBatch.from_struct_array(structs)

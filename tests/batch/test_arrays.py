@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zephon.arrays import filled, from_values, list_sizes, to_arrow, to_numpy
+from zephon.arrays import filled, from_values, inferred, list_sizes, to_arrow, to_numpy
 
 KINDS = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "?"]
 
@@ -92,6 +92,43 @@ def test_null_lists_have_no_elements(rows: list[list[int] | None], offset: int, 
 def test_a_text_that_is_no_unicode_is_an_error_as_with_pyarrow() -> None:
     with pytest.raises(UnicodeEncodeError):
         from_values(["\ud800"], pa.string())
+
+
+_PLAIN = st.sampled_from([st.integers(), st.integers(-9, 9), st.booleans(), st.floats(), st.text(), st.binary(), st.none()])
+_VALUES = _PLAIN.flatmap(
+    lambda one: (
+        st.lists(st.one_of(st.none(), one, st.lists(st.none() | one, max_size=3)))
+        | st.lists(st.none() | one)
+        | st.lists(st.none() | st.lists(st.none() | st.lists(one, max_size=2), max_size=3))
+        | st.lists(one | st.sampled_from([1, 2.5, "a", b"b", True, {"a": 1}]))
+    )
+)
+
+
+@given(_VALUES)
+def test_the_type_of_python_values_is_found_as_pyarrow_finds_it(values: list[Any]) -> None:
+    def outcome(make: Any) -> Any:
+        try:
+            made = make(values)
+        except (pa.ArrowException, OverflowError, TypeError, UnicodeEncodeError) as error:
+            return type(error)
+        made.validate(full=True)
+        return made.type, repr(made.to_pylist())  # as text: NaN is not itself
+
+    assert outcome(inferred) == outcome(pa.array)
+
+
+def test_records_of_plain_values_need_no_pandas() -> None:
+    code = """
+import sys
+from zephon import Dataset, Pipeline, StaticMixtureWorkSource
+rows = [{"number": n, "share": n / 2, "text": str(n), "bytes": b"x" * n, "flag": n > 3 or None, "ids": [n] * n} for n in range(9)]
+source = StaticMixtureWorkSource([Dataset.from_records("rows", rows)], seed=1, stop_after_passes=1)
+pipeline = Pipeline(source).map(lambda row: row | {"more": [row["text"]]}).batch(2).options(lanes=1)
+print(sum(len(batch) - batch.empty for batch in pipeline), "pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.strip(), done.returncode) == ("9 False", 0), done.stderr
 
 
 def test_a_run_over_all_its_data_needs_no_pandas(tmp_path: Path) -> None:
