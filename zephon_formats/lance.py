@@ -36,7 +36,9 @@ from zephon_formats._ordinary import ordinary_batches, ordinary_type
 from zephon_formats._rust import foreign_errors
 from zephon_formats._write_lance import LanceWriter
 
-_BATCH_BYTES = 256 << 20
+_BATCH_BYTES = 4 << 20
+"""Lance is asked for batches of about this size, although all of them are kept: memory for large ones is new each time, and the kernel's
+clearing of it takes as long as reading does."""
 
 
 @dataclass(frozen=True, kw_only=True)

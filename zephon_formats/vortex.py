@@ -196,7 +196,7 @@ def _maps_of(path: str | None) -> set[tuple[int, int]]:
     try:
         inode = str(os.stat(path).st_ino)
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
-            lines = [line.split(maxsplit=5) for line in file]
+            lines = [line.split(maxsplit=5) for line in file if inode in line]  # of thousands, a few
     except OSError:
         return set()
     spans = [fields[0].split("-") for fields in lines if len(fields) > 5 and fields[4] == inode]

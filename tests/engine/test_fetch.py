@@ -18,6 +18,7 @@ from strategies import Recipe, recipes
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
 from zephon.engine import pieces
 from zephon.engine.fetch import Fetcher
+from zephon.views import buffers
 
 
 def planned(pipeline: Any, lane: int, number: int) -> list[tuple[int, int, int, int]]:
@@ -146,3 +147,24 @@ def test_large_rows_that_stay_where_they_were_read_keep_no_more_in_memory(block:
             return found
 
     assert most(0) <= most(1 << 40) + size
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_chunk_that_is_a_whole_bundle_shows_its_rows_where_they_are_and_a_part_of_one_has_copies(
+    whole: bool, tmp_path: Path
+) -> None:
+    values = [bytes([n % 251]) * 10_000 for n in range(512)]
+    pq.write_table(pa.table({"image": values}), tmp_path / "a.parquet", row_group_size=128, use_dictionary=False)
+    source = StaticMixtureWorkSource(Dataset.from_path("a", tmp_path), seed=2, chunk_size=256 if whole else 64)
+    plan = source.plan(1)
+    fetcher = Fetcher(plan, source.datasets, columns=None, keep_bytes=1 << 30, policy="raise", shows=True)
+    before = pa.total_allocated_bytes()
+    group, _, _ = fetcher.fetch(plan.chunk(0, 0))
+    assert plan.rows[0] is not None
+    assert (len(group) == plan.rows[0].bundle) == whole, "the chunk isn't what the test is about"
+    assert [bytes(v or b"") for v in buffers(group.column("image"))] == [values[n] for n in group.column("_row").to_pylist()]
+    fetcher.close()
+    gc.collect()
+    held = pa.total_allocated_bytes() - before
+    assert pa.types.is_binary_view(group.column("image").type) == whole
+    assert 10_000 * len(group) <= held < 11_000 * len(group), "a part holds on to the whole"

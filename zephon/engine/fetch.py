@@ -194,7 +194,8 @@ class Fetcher:
         keep, shown = self._keep, self._shown
         if any(b.verify is not None for b in bundles):
             keep, shown = keep - LISTS, frozenset()
-        if all(b.owns for b in bundles):  # a few rows would keep all of it in memory
+        owned = sum(len(piece) for b in bundles if b.owns for piece in b.pieces)
+        if len(offset) < owned:  # a few rows would keep all of it in memory
             keep = keep - BYTES
         return collected(bundles, number, offset, self.made_schema, keep, shown), content
 
