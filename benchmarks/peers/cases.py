@@ -98,7 +98,7 @@ B1 = Case(
     "samples/s",
     (
         *(entry("ours", f, f"{f}; {_THREADS}") for f in ("parquet", "arrow", "litdata", "mds", "vortex", "webdataset")),
-        *(entry("ours", f"{f} inline", f"{f}; inline") for f in ("arrow", "litdata", "vortex")),
+        *(entry("ours", f"{f} inline", f"{f}; inline") for f in ("parquet", "arrow", "litdata", "vortex")),
         entry("public", "parquet threads", f"parquet; {_THREADS}"),
         entry("public", "litdata threads", f"litdata; {_THREADS}"),
         entry("public", "mds threads", f"mds; {_THREADS}"),
