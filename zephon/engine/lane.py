@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -11,17 +11,18 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups
-from zephon.engine.balance import Balance
+from zephon.engine.balance import Balance, Both
 from zephon.engine.context import Fetched, LaneContext
 from zephon.engine.counts import record_counts
 from zephon.engine.deciders import Deciders, shows_sources, used_sources
 from zephon.engine.faults import Losses, joined
 from zephon.engine.ledger import decision_counts
+from zephon.engine.replay import Replay
 from zephon.engine.spill import Source, held_bytes, in_memory
 from zephon.engine.stages import INDEX, Note, Report
 from zephon.engine.state import LaneState
-from zephon.engine.tasks import Mark, Queue, Ready, Supply, Task
-from zephon.errors import CheckpointError, DataError, Where, ZephonError
+from zephon.engine.tasks import Mark, Origin, Queue, Ready, Supply, Task
+from zephon.errors import DataError, Where, ZephonError
 from zephon.keys import U64, mix, placed
 from zephon.plan.source import Chunk
 from zephon.plugin import Decision, LaneWindow
@@ -79,8 +80,7 @@ class Lane:
         self._sequences = start.before
         """What the last level's deciders have decided, all windows of the lane together."""
         self._ready: deque[Ready | Mark] = deque()
-        self._skip = start.delivered
-        self._replayed_digest = 0
+        self._replay = Replay(number, start, last, first=not self._last)
         self._position = 0
         self._out_window = start.window
         self._barren = 0
@@ -173,6 +173,8 @@ class Lane:
             self._fetching.popleft()
             if isinstance(head, Mark):
                 self._queues[0].append(head)
+                if not self._last:
+                    self._replay.decided()
                 continue
             future, chunk = head
             self._hold(-self._context.chunk_bytes, -1)
@@ -187,7 +189,7 @@ class Lane:
             return
         if report is not None:
             # the first stage has nothing to do, so fetching did its part: one hand-over less
-            self._queues[0].put(Task(0, 0, 0, here=lambda: ([group], report)))
+            self._queues[0].put(Task(Origin(0), 0, here=lambda: ([group], report)))
             self._hold(0, 1)
         else:
             label = f"lane {self.number}, chunk {chunk.number}"
@@ -197,10 +199,19 @@ class Lane:
                 self._supply.chunks += 1
                 self._supply.came(len(group))
             for start in range(0, len(group), size):
-                self._push(0, group.slice(start, size), (), Note(hash=True), base=0, skipped=0, label=label)
+                self._part(group.slice(start, size), label)
+
+    def _part(self, rows: pa.RecordBatch, label: str) -> None:
+        """Have the first stage work on rows of a chunk."""
+        origin = Origin(0)
+        if not self._last:
+            base = groups.hash_group(rows) if self._replay.skips else 0
+            origin, rows = self._unbuilt(base, rows, record_counts)
+        if len(rows):
+            self._push(0, rows, (), Note(hash=not origin.base), origin, label)
 
     def _push(
-        self, level: int, rows: pa.RecordBatch, sources: Sequence[Source], note: Note, *, base: int, skipped: int, label: str
+        self, level: int, rows: pa.RecordBatch, sources: Sequence[Source], note: Note, origin: Origin, label: str
     ) -> None:
         """Have a stage work on rows and the sources that they draw on. Where these are parked, they are read when the task starts."""
         context, count = self._context, len(rows)
@@ -209,7 +220,7 @@ class Lane:
             def here() -> tuple[Groups, Report]:
                 return context.do_here(level, [rows, *in_memory(sources)], note)
 
-            self._queues[level].put(Task(base, skipped, 0, here=here, rows=count))
+            self._queues[level].put(Task(origin, 0, here=here, rows=count))
             self._hold(0, 1)
             return
 
@@ -219,7 +230,7 @@ class Lane:
         nbytes = groups.nbytes(rows) + sum(map(held_bytes, sources))
         if level == self._last and self._heavy:
             # At a flush a whole window is decided at once. Built at once, its pixels would be many times the budget
-            task = Task(base, skipped, nbytes, start=start, rows=count)
+            task = Task(origin, nbytes, start=start, rows=count)
             self._queues[level].put(task)
             self._waiting.append(task)
             self._waiting_rows += count
@@ -229,7 +240,7 @@ class Lane:
             return
         future = start()
         nbytes = 0 if future.done() else nbytes
-        self._queues[level].put(Task(base, skipped, nbytes, future, rows=count))
+        self._queues[level].put(Task(origin, nbytes, future, rows=count))
         self._hold(nbytes, 1)
         future.add_done_callback(self._done)
 
@@ -293,13 +304,15 @@ class Lane:
             if balance is not None and report.gathered is not None:
                 balance.went(report.gathered)
             self._context.on_failures(self.number, level, report.losses)
+            if level == self._last:
+                self._replay.note(head, sum(map(len, made)))
             for group in made:
                 self._arrive(level, group, head, report.hash)
 
     def _arrive(self, level: int, group: pa.RecordBatch, task: Task, content: int) -> None:
-        base = content if level == 0 else task.base
+        base = task.origin.base or content  # only of the first level's tasks the key comes with what they made
         if level == self._last:
-            self._make_ready(group, base, task.skipped)
+            self._make_ready(group, base, task.origin.skipped)
             return
         deciders = self._deciders[level + 1]
         if deciders is None:
@@ -326,7 +339,7 @@ class Lane:
             self.error = self._failed
             return
         if level == self._last:
-            self._check_replayed()
+            self._replay.end()
             self._ready.append(mark)
             self._check_barren()
             self._out_window, self._position = self._out_window + 1, 0
@@ -347,6 +360,8 @@ class Lane:
             self._deciders[level + 1] = None
             self._chain[level + 1] = 0
             self._windows[level + 1] += 1
+            if level + 1 == self._last:
+                self._replay.decided()
         self._queues[level + 1].append(mark)
 
     def _decided(self, level: int, decisions: Sequence[Decision]) -> None:
@@ -370,22 +385,16 @@ class Lane:
 
     def _dispatch(self, level: int, decision: Decision, base: int, numbers: Sequence[int]) -> None:
         """Have the rows of a decision built; `numbers` are the sources that they draw on."""
-        rows, skipped = decision.rows, 0
-        if level == self._last and self._skip and self._context.levels[level].stage.keeps_rows and shows_sources(rows):
-            # Invariant 3: what an earlier run delivered is decided again, but not built again
-            skipped = min(self._skip, len(rows))
-            gone = rows.slice(0, skipped)
-            counts = decision_counts(Decision(gone, {n: decision.sources[n] for n in used_sources(gone)}), INDEX)
-            self._context.ledger.replayed(counts)
-            if (balance := self._balances[level]) is not None:
-                balance.went(counts)
-            self._replay(base, 0, skipped)
-            rows = rows.slice(skipped)
-            numbers = used_sources(rows) if len(rows) else ()
+        rows, origin = decision.rows, Origin(base)
+        if level == self._last:
+            shown = shows_sources(rows)
+            origin, rows = self._unbuilt(
+                base, rows, (lambda gone: decision_counts(gone, decision.sources, INDEX)) if shown else None
+            )
+            numbers = used_sources(rows) if len(rows) < len(decision.rows) else numbers
         if len(rows):
             label = f"lane {self.number}, window {self._windows[level]}"
-            sources = [decision.sources[n] for n in numbers]
-            self._push(level, rows, sources, Note(numbers=tuple(numbers)), base=base, skipped=skipped, label=label)
+            self._push(level, rows, [decision.sources[n] for n in numbers], Note(numbers=tuple(numbers)), origin, label)
 
     # --------------------------------------------------------------------------------------------------- ready
 
@@ -393,21 +402,25 @@ class Lane:
         """What rows [start, stop) of a task's output add to the digest, at their place in the window."""
         return placed(base, start, stop, (self._out_window << 32) + self._position)
 
-    def _replay(self, base: int, start: int, count: int) -> None:
+    def _unbuilt(
+        self, base: int, rows: pa.RecordBatch, counts: Callable[[pa.RecordBatch], Both] | None
+    ) -> tuple[Origin, pa.RecordBatch]:
+        """A new task of the last level, and what of its rows must be built. Invariant 3: what an earlier run delivered is decided again,
+        but not built again, where `counts` can tell what it was."""
+        place, unbuilt, gave = self._replay.skip(len(rows) if counts else 0)
+        if unbuilt and counts:
+            gone, rows = counts(rows.slice(0, unbuilt)), rows.slice(unbuilt)
+            self._context.ledger.replayed(gone)
+            if (balance := self._balances[self._last]) is not None:
+                balance.went(gone)
+            self._past(base, 0, gave)
+        return Origin(base, gave, place), rows
+
+    def _past(self, base: int, start: int, count: int) -> None:
+        """Rows of a task's output come by that an earlier run delivered."""
         keys = self._keys(base, start, start + count)
         self._position += count
-        self._replayed_digest = (self._replayed_digest + int(np.add.reduce(keys))) & _MASK
-        self._skip -= count
-        if self._skip == 0:
-            self._verify()
-
-    def _verify(self) -> None:
-        if self._replayed_digest != self.state.window_digest:
-            raise CheckpointError(
-                f"lane {self.number} does not replay as it was: the digest of window {self.state.window} is "
-                f"{self._replayed_digest:016x}, the state says {self.state.window_digest:016x}",
-                hint="the data or a library changed since the state was saved",
-            )
+        self._replay.past(keys)
 
     def _check_barren(self) -> None:
         """An endless lane whose records are all left out would look for a sequence for ever."""
@@ -421,19 +434,11 @@ class Lane:
                 hint="an operator leaves out everything: see pipeline.accounting()",
             )
 
-    def _check_replayed(self) -> None:
-        if self._skip:
-            raise CheckpointError(
-                f"lane {self.number} has {self.state.delivered - self._skip} sequences in window {self.state.window}, "
-                f"the state says {self.state.delivered}",
-                hint="the data or a library changed since the state was saved",
-            )
-
     def _make_ready(self, group: pa.RecordBatch, base: int, offset: int) -> None:
-        if self._skip:
-            gone = min(self._skip, len(group))
+        if self._replay.left:
+            gone = min(self._replay.left, len(group))
             self._context.ledger.replayed(record_counts(group.slice(0, gone)))
-            self._replay(base, offset, gone)
+            self._past(base, offset, gone)
             group, offset = group.slice(gone), offset + gone
         if not len(group):
             return
@@ -443,7 +448,7 @@ class Lane:
         size, load = groups.nbytes(group), self._context.load
         if self._heavy:
             load.made = (3 * load.made + size) // 4 if load.made else size
-        self._ready.append(Ready(group, size, [0, *np.cumsum(keys).tolist()]))
+        self._ready.append(Ready(group, size, [0, *np.cumsum(keys).tolist()], self._replay.odd))
         self.available += len(group)
         self._hold(size)
         load.ready += size
@@ -452,7 +457,7 @@ class Lane:
         """The next `count` sequences, fewer at the lane's end; `state` moves on by that."""
         taken: list[pa.RecordBatch] = []
         window, delivered = self.state.window, self.state.delivered
-        digest, window_digest = self.state.digest, self.state.window_digest
+        digest, window_digest, odd = self.state.digest, self.state.window_digest, self.state.odd
         left = count
         while left and self._ready:
             head = self._ready[0]
@@ -460,14 +465,14 @@ class Lane:
                 if head is Mark.END:
                     break
                 self._ready.popleft()
-                window, delivered, window_digest = window + 1, 0, 0
+                window, delivered, window_digest, odd = window + 1, 0, 0, None
                 continue
             size = min(left, len(head.group) - head.at)
             stop = head.at + size
             taken.append(head.group.slice(head.at, size))
             gained = (head.prefix[stop] - head.prefix[head.at]) & _MASK
             digest, window_digest = (digest + gained) & _MASK, (window_digest + gained) & _MASK
-            head.at = stop
+            head.at, odd = stop, head.odd
             if stop == len(head.group):
                 self._ready.popleft()
                 self._hold(-head.nbytes)
@@ -476,7 +481,7 @@ class Lane:
             left -= size
         self.available -= count - left
         # empty sequences after the end count in `total`, so that every lane's total says the step
-        self.state = LaneState(window, delivered, self.state.total + count, digest, window_digest, self.state.empty + left)
+        self.state = LaneState(window, delivered, self.state.total + count, digest, window_digest, self.state.empty + left, odd)
         return taken
 
     def drop_rest(self) -> pa.RecordBatch | None:

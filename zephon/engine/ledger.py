@@ -7,26 +7,26 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from zephon import groups
 from zephon.engine.counts import LIGHT, Counts, add_counts, flat, per_component, record_counts
 from zephon.engine.faults import Losses
 from zephon.engine.state import LaneState
-from zephon.plugin import Decision
 
 
-def decision_counts(decision: Decision, index_column: str) -> tuple[Counts, Counts]:
-    """`record_counts` of decision rows that are never gathered (a restore drops them)."""
-    if groups.PIECES in decision.rows.schema.names:
-        pieces = groups.list_pieces(decision.rows)[1]
+def decision_counts(decided: pa.RecordBatch, sources: Mapping[int, pa.RecordBatch], index_column: str) -> tuple[Counts, Counts]:
+    """`record_counts` of decision rows that are never gathered (a restore drops them); `sources` may be more than theirs."""
+    if groups.PIECES in decided.schema.names:
+        pieces = groups.list_pieces(decided)[1]
         return per_component(pieces["component"], pieces["start"] == 0), per_component(pieces["component"], pieces["length"])
     rows: Counts = {}
     tokens: Counts = {}
-    numbers = flat(decision.rows, groups.SOURCE)
-    index = groups.ints(decision.rows, index_column)
-    for number, source in decision.sources.items():
-        mine = index[numbers == number]
+    numbers = flat(decided, groups.SOURCE)
+    index = groups.ints(decided, index_column)
+    for number in np.unique(numbers).tolist():
+        mine, source = index[numbers == number], sources[number]
         names = [n for n in (*LIGHT, groups.TOKENS) if n in source.schema.names]
         more_rows, more_tokens = record_counts(groups.take(groups.select(source, names), mine))
         add_counts(rows, more_rows)

@@ -105,7 +105,12 @@ class Stage:
     @property
     def keeps_rows(self) -> bool:
         """Whether output row i comes from decision row i alone, so that rows may be skipped before the work."""
-        return all(op.keeps_rows and policy == "raise" for op, policy in self.steps)
+        return self.by_row and all(policy == "raise" for _, policy in self.steps)
+
+    @property
+    def by_row(self) -> bool:
+        """The same, but for rows that fail and are left out."""
+        return all(op.keeps_rows for op, _ in self.steps)
 
     @property
     def max_rows(self) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from zephon.errors import CheckpointError, LaneCountError
@@ -15,6 +16,9 @@ from zephon.recipe import STREAM_VERSION, difference, fingerprint
 
 FORMAT = 1
 _MAX_WINDOW = 1 << 31
+
+Odd = tuple[tuple[int, int], ...]
+"""Tasks of a window by number, ascending, each with how many sequences it gave."""
 
 
 class LaneState(NamedTuple):
@@ -27,6 +31,9 @@ class LaneState(NamedTuple):
         digest: running digest of everything delivered, 64 bits.
         window_digest: the same for this window only; a restore replays the window and compares.
         empty: how many of `total` were empty sequences, after the lane's end.
+        odd: of this window's tasks of the last stage, up to that of the last sequence delivered: those that gave another number of
+            sequences than they were given rows, so that a restore needs to build none of them again to know. None: not known (there were
+            many; the state is of an earlier version), or never the case.
     """
 
     window: int = 0
@@ -35,6 +42,7 @@ class LaneState(NamedTuple):
     digest: int = 0
     window_digest: int = 0
     empty: int = 0
+    odd: Odd | None = None
 
     @property
     def before(self) -> int:
@@ -42,8 +50,11 @@ class LaneState(NamedTuple):
         return self.total - self.empty - self.delivered
 
     def pack(self) -> list[Any]:
-        """As it stands in a state: three integers and two hex strings; a fourth integer after the lane's end."""
+        """As it stands in a state: three integers and two hex strings; a fourth integer after the lane's end, or where a list of pairs
+        follows: `odd`."""
         packed = [self.window, self.delivered, self.total, f"{self.digest:016x}", f"{self.window_digest:016x}"]
+        if self.odd is not None and self.delivered:
+            return [*packed, self.empty, [list(task) for task in self.odd]]
         return [*packed, self.empty] if self.empty else packed
 
     @classmethod
@@ -51,13 +62,18 @@ class LaneState(NamedTuple):
         """Raises `CheckpointError` where the values are not a lane's state."""
         try:
             window, delivered, total, digest, window_digest, *rest = values
-            (empty,) = rest or (0,)
-            if not all(type(number) is int for number in (window, delivered, total, empty)):
+            empty, *more = rest or [0]
+            odd = None
+            if more:
+                (tasks,) = more
+                odd = tuple((place, gave) for place, gave in tasks)
+            numbers = [window, delivered, total, empty, *chain.from_iterable(odd or ())]
+            if not all(type(number) is int for number in numbers):
                 raise TypeError("not integers")
-            made = cls(window, delivered, total, int(str(digest), 16), int(str(window_digest), 16), empty)
+            made = cls(window, delivered, total, int(str(digest), 16), int(str(window_digest), 16), empty, odd)
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"the state of lane {lane} is damaged: {values!r}") from error
-        if min(made.window, made.delivered, made.before, made.empty) < 0 or made.window > _MAX_WINDOW:
+        if min(made.before, *numbers) < 0 or made.window > _MAX_WINDOW:
             raise CheckpointError(f"the state of lane {lane} is damaged: {values!r}")
         return made
 

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from zephon.engine.stages import Report
+from zephon.engine.state import Odd
 from zephon.runners.base import Groups
 
 
@@ -22,14 +24,22 @@ class Mark(Enum):
     ERROR = "the lane can't go on from here"
 
 
+class Origin(NamedTuple):
+    """What the keys of a task's output rows follow from, and where they lie."""
+
+    base: int
+    """The digest key of the task's input; 0: it comes with the result."""
+    skipped: int = 0
+    """How many rows of the output aren't made, because an earlier run delivered them."""
+    place: int = 0
+    """Of a last stage: the task's number among all of its window, built or not."""
+
+
 @dataclass
 class Task:
     """A record group on its way through a stage."""
 
-    base: int
-    """The digest key of the task's input, from which the keys of its output rows follow."""
-    skipped: int
-    """How many rows of the input were left out, because an earlier run delivered them."""
+    origin: Origin
     nbytes: int
     future: Future[tuple[Groups, Report]] | None = None
     start: Callable[[], Future[tuple[Groups, Report]]] | None = None
@@ -92,6 +102,8 @@ class Ready:
     nbytes: int
     prefix: list[int]
     """prefix[i]: the digest of rows [0, i) of this group, modulo 2**64."""
+    odd: Odd | None
+    """See `LaneState`; up to the task that made this group."""
     at: int = 0
 
 
