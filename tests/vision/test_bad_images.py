@@ -73,6 +73,15 @@ def test_with_a_higher_limit_the_run_goes_on_from_where_it_was(folder: Path) -> 
     assert [b.sha256() for b in [*delivered, *rest]] == [b.sha256() for b in whole]
 
 
+def test_sizes_that_a_data_set_claims_are_not_read(folder: Path) -> None:
+    plain, claiming = (
+        [batch.to_pydict() for batch in pipeline(folder, {"data": [chat("good.jpg") | claims] * 9})]
+        for claims in ({}, {"image_wh": [[900, 600]], "width": 900, "height": 600})
+    )
+    assert plain == claiming
+    assert plain
+
+
 def test_limits_of_the_user_are_no_bad_images(folder: Path) -> None:
     run = pipeline(folder, {"small": [chat("good.jpg")] * 1100}, tokenize={"min_side": 100})
     assert not list(run)
