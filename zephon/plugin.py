@@ -259,7 +259,8 @@ class Operator(ABC):
     """Raised by one whenever equal settings would give different bytes than before."""
     stateful: ClassVar[bool] = False
     keeps_rows: ClassVar[bool] = False
-    """Row i of the output is made from row i of the input alone, always. A restore then skips what it would drop."""
+    """Row i of the output is made from row i of the input alone, always. A restore then skips each row that it would drop; else it skips
+    whole tasks only."""
     max_rows: ClassVar[int | None] = None
     """At most so many rows per call of `apply`; for operators whose output is far larger than their input."""
 
