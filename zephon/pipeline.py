@@ -325,7 +325,7 @@ class Pipeline:
 
         `in + added = out + replayed + sum(dropped.values()) + in_flight`; after the end of a finite run nothing is in flight.
         What a packer adds or leaves out without a word of its own (pads that align documents) is known when its window ends: until then
-        `in_flight` has it, and tokens that were added and delivered may bring it below zero.
+        it is in flight, or, as far as more went out than came in, added.
         """
         if self._last is None:
             raise RecipeError("nothing has run yet", hint="accounting() reports on the last iteration")

@@ -108,6 +108,22 @@ def test_a_run_that_goes_on_has_only_little_in_flight() -> None:
     assert pipeline.accounting()["rows"]["in_flight"] <= 2 * 3 * 2 * 5, "a few windows"
 
 
+def test_what_an_accumulator_copies_is_never_less_than_nothing_in_flight() -> None:
+    recipe = replace(RECIPE, window=100, steps=(Thin(copies=7),))
+    pipeline = recipe.pipeline(runner="inline")
+    state: Any = None
+    for number, _ in enumerate(pipeline):
+        report = pipeline.accounting()
+        check(report["rows"])
+        check(report["tokens"])
+        state = pipeline.checkpoint() if number == 10 else state
+    assert report["rows"]["added"] > 0
+    quietly(pipeline.restore, state)
+    for _ in pipeline:
+        check(pipeline.accounting()["rows"])
+        check(pipeline.accounting()["tokens"])
+
+
 @pytest.mark.parametrize("behind", [(), (Shuffle(),)])
 @pytest.mark.parametrize("cut", [1, 2, 3, 5])
 def test_an_accumulator_with_rows_of_its_own_kind_resumes_inside_a_window(cut: int, behind: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from zephon.engine.counts import Counts, add_counts, difference
 from zephon.engine.faults import Losses
@@ -16,11 +17,15 @@ class Balance:
 
     Args:
         operator: its name.
+        count: told what nobody reported, when a window is through.
     """
 
-    def __init__(self, operator: str) -> None:
+    def __init__(self, operator: str, count: Callable[[Losses], None]) -> None:
         self._operator = operator
+        self._count = count
         self._windows: deque[Both] = deque([({}, {})])
+        self.made: Both = ({}, {})
+        """What went beyond what came, in windows that aren't through. Never changed, only replaced: any thread may read it."""
 
     def came(self, counts: Both, losses: Losses) -> None:
         """A group came, and this was reported as left out of it."""
@@ -34,6 +39,7 @@ class Balance:
         for mine, tables in zip(self._windows[-1], (losses.rows, losses.tokens), strict=True):
             for counts in tables.values():
                 add_counts(mine, {component: -count for component, count in counts.items()})
+        self._weigh()
 
     def close(self) -> None:
         """The accumulator was flushed: what comes now is of the next window."""
@@ -43,10 +49,20 @@ class Balance:
         """This was gathered, of the oldest window."""
         for mine, less in zip(self._windows[0], counts, strict=True):
             add_counts(mine, {component: -count for component, count in less.items()})
+        self._weigh()
 
-    def settle(self) -> Losses:
-        """The oldest window is through: what nobody reported."""
+    def settle(self) -> None:
+        """The oldest window is through."""
         losses = Losses()
         rows, tokens = self._windows.popleft()
         losses.balance(self._operator, difference(rows), difference(tokens))
-        return losses
+        # before it leaves `made`: for who asks in between it is rather there twice than not at all
+        self._count(losses)
+        self._weigh()
+
+    def _weigh(self) -> None:
+        made: Both = ({}, {})
+        for window in self._windows:
+            for mine, counts in zip(made, window, strict=True):
+                add_counts(mine, {component: -count for component, count in counts.items() if count < 0})
+        self.made = made

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups
-from zephon.engine.balance import Balance, Both
+from zephon.engine.balance import Both
 from zephon.engine.context import Fetched, LaneContext
 from zephon.engine.counts import record_counts
 from zephon.engine.deciders import Deciders, shows_sources, used_sources
@@ -72,7 +72,7 @@ class Lane:
         self._waiting_rows = 0
         self._deciders: list[Deciders | None] = [None] * len(context.levels)
         self._balances = [
-            Balance(level.stage.builder.name) if level.stage.builder and level.stage.counted else None
+            context.ledger.balance(level.stage.builder.name) if level.stage.builder and level.stage.counted else None
             for level in context.levels
         ]
         self._chain = [0] * len(context.levels)
@@ -334,7 +334,7 @@ class Lane:
     def _mark(self, level: int, mark: Mark) -> None:
         balance = self._balances[level]
         if balance is not None and mark is Mark.FLUSH:
-            self._context.ledger.count(balance.settle())
+            balance.settle()
         if level == self._last and mark is Mark.ERROR:
             self.error = self._failed
             return

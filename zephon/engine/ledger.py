@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from zephon import groups
+from zephon.engine.balance import Balance
 from zephon.engine.counts import LIGHT, Counts, add_counts, flat, per_component, record_counts
 from zephon.engine.faults import Losses
 from zephon.engine.state import LaneState
@@ -48,6 +49,7 @@ class Ledger:
         self.padding = 0
         self.sequences = 0
         self.failures = 0
+        self._balances: list[Balance] = []
         self._waiting: dict[int, deque[tuple[int, int, pa.RecordBatch]]] = {}
         self._guard = threading.Lock()
 
@@ -60,8 +62,14 @@ class Ledger:
         self.losses.add(losses)
         self.failures += len(losses.failures)
 
+    def balance(self, operator: str) -> Balance:
+        """For an accumulator, of that name, of a lane."""
+        made = Balance(operator, self.count)
+        self._balances.append(made)
+        return made
+
     def replayed(self, counts: tuple[Counts, Counts]) -> None:
-        """Sequences that an earlier run delivered."""
+        """Sequences that an earlier run delivered, or rows of which it knew what became."""
         add_counts(self.rows_replayed, counts[0])
         add_counts(self.tokens_replayed, counts[1])
 
@@ -120,9 +128,12 @@ class Ledger:
         with self._guard:
             self._count_exactly(states)
         lost = self.losses
+        # first what accumulators made in windows that are under way: what they made it of is then surely counted
+        rows_made, tokens_made = _sum(b.made[0] for b in self._balances), _sum(b.made[1] for b in self._balances)
+        rows_added, tokens_added = _sum([rows_made, *lost.added.values()]), _sum([tokens_made, *lost.tokens_added.values()])
         return {
-            "rows": self._side(self.rows_in, _sum(lost.added), self.rows_out, self.rows_replayed, lost.rows),
-            "tokens": self._side(lost.tokens_in, _sum(lost.tokens_added), self.tokens_out, self.tokens_replayed, lost.tokens),
+            "rows": self._side(self.rows_in, rows_added, self.rows_out, self.rows_replayed, lost.rows),
+            "tokens": self._side(lost.tokens_in, tokens_added, self.tokens_out, self.tokens_replayed, lost.tokens),
             "parts": {kind: self._parts(kind) for kind in sorted({kind for kind, _, _ in lost.parts})},
             "sequences": self.sequences,
             "padding_tokens": self.padding,
@@ -168,8 +179,8 @@ def _picked(tables: Mapping[str, Mapping[int, int]], component: int | None) -> d
     return {name: count for name, table in tables.items() if (count := _pick(table, component))}
 
 
-def _sum(tables: Mapping[str, Counts]) -> Counts:
+def _sum(tables: Iterable[Counts]) -> Counts:
     out: Counts = {}
-    for counts in tables.values():
+    for counts in tables:
         add_counts(out, counts)
     return out

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from invariants.test_4_rows_in_equal_rows_out import check
 from strategies import Topology, drive, reference
 from vision.pack.best_fit_oracle import pack
 from vision.pack.interleaved import PAD, Document, documents, group, joined, measure
@@ -72,6 +73,13 @@ def test_aligned_batches_are_the_same_on_two_ranks_and_every_token_is_accounted_
     account = pipeline.accounting()["tokens"]
     assert account["in_flight"] == 0
     assert account["added"] == padded > 0
+
+
+def test_pads_that_align_documents_are_never_less_than_nothing_in_flight() -> None:
+    made = replace(with_packing(RECIPES["to an end"], align_to=110), window=50, lanes=1, per_step=1)
+    pipeline = made.pipeline(runner="inline")
+    for _ in pipeline:
+        check(pipeline.accounting()["tokens"])
 
 
 @pytest.mark.parametrize(("shift", "length"), [(False, 220), (True, 221)])
