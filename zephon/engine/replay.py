@@ -83,10 +83,11 @@ class Replay:
 
     def note(self, task: Task, made: int) -> None:
         """So many sequences were made of a task, in order. What is built for the second time says what it said before."""
-        origin = task.origin
-        if self.odd is None or task.rows == made or any(origin.place == place for place, _ in self.odd):
+        # of an odd task no single rows are ever skipped: what was made is all that it gives
+        odd = (task.origin.place, made)
+        if self.odd is None or task.rows == made or odd in self.odd:
             return
-        self.odd = (*self.odd, (origin.place, origin.skipped + made)) if len(self.odd) < _MOST_ODD else None
+        self.odd = (*self.odd, odd) if len(self.odd) < _MOST_ODD else None
 
     def end(self) -> None:
         """All of a window was made. Raises `CheckpointError` where not all that was delivered came by."""
