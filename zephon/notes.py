@@ -1,4 +1,4 @@
-"""Small facts that are kept on disk from process to process: what follows from the content of a file, and takes long to find out."""
+"""What is kept on disk from process to process: what follows from the content of a file, and takes long to find out."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Notes:
 
     Args:
         kind: what it is a thing of; the file's name begins so.
-        content: what all facts follow from, versions of libraries included.
+        content: what all facts follow from, versions of libraries included; bytes count as the text that they are in UTF-8.
     """
 
-    def __init__(self, kind: str, *content: str) -> None:
+    def __init__(self, kind: str, *content: str | bytes) -> None:
         digest = xxhash.xxh3_128()
         for part in content:
-            data = part.encode("utf-8", "surrogatepass")
+            data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
             digest.update(len(data).to_bytes(8, "little"))
             digest.update(data)
-        self._path = os.path.join(default_cache_dir(), "notes", f"{kind}-{digest.hexdigest()}.json")
+        self._path = _path(f"{kind}-{digest.hexdigest()}.json")
         self._known = self._load()
 
     def of(self, name: str, make: Callable[[], Any]) -> Any:
@@ -58,12 +58,7 @@ class Notes:
     def put(self, name: str, value: Any) -> None:
         """Note a fact, in place of an older one."""
         self._known = {**self._load(), **self._known, name: value}
-        temporary = f"{self._path}.{os.getpid()}"
-        with contextlib.suppress(OSError):  # a note is never needed
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(self._known, file)
-            os.replace(temporary, self._path)
+        _write(self._path, json.dumps(self._known).encode())
 
     def _load(self) -> dict[str, Any]:
         try:
@@ -72,3 +67,39 @@ class Notes:
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
+
+
+def kept_text(kind: str, content: str, make: Callable[[], str]) -> str:
+    """A long text that follows from something else: as it was kept, else made now and kept. A file that was cut or changed counts as none.
+
+    Args:
+        kind: what it is; the file's name begins so.
+        content: hex digits of what the text follows from, and of how it is made.
+        make: makes the text. What it raises is raised.
+    """
+    path = _path(f"{kind}-{content}.txt")
+    with contextlib.suppress(OSError, ValueError):
+        with open(path, "rb") as file:
+            data = memoryview(file.read())
+        if xxhash.xxh3_128_digest(data[_DIGEST:]) == data[:_DIGEST]:
+            return str(data[_DIGEST:], "utf-8", "surrogatepass")
+    text = make()
+    made = text.encode("utf-8", "surrogatepass")
+    _write(path, xxhash.xxh3_128_digest(made) + made)
+    return text
+
+
+_DIGEST = 16
+
+
+def _path(name: str) -> str:
+    return os.path.join(default_cache_dir(), "notes", name)
+
+
+def _write(path: str, data: bytes) -> None:
+    temporary = f"{path}.{os.getpid()}"
+    with contextlib.suppress(OSError):  # a note is never needed
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)

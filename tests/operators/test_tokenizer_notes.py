@@ -12,10 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from operators.tokenizer_kinds import KINDS, real_texts, tokenizer
+from tokenizers import Tokenizer
 
 from zephon.errors import RecipeError
-from zephon.notes import Notes
+from zephon.notes import Notes, kept_text
 from zephon.operators.text_encoder import TextEncoder, begin_file, default_frame
+from zephon.operators.token_backends.brief import shortened
 from zephon.operators.token_backends.checked import Checked
 from zephon.operators.tokenize import Tokenize
 from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load_tokenizer
@@ -110,6 +112,38 @@ def test_wrong_noted_ids_leave_the_text_to_tokenizers(tmp_path: Path) -> None:
     assert made.encode(texts)[0].tolist() == [i for e in tokenizer("gpt2").encode_batch(texts) for i in e.ids]
 
 
+# --------------------------------------------------------------------------------------------------------- short text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shortened_tokenizer_has_the_same_vocabulary_and_merges(kind: str) -> None:
+    plain = json.loads(tokenizer(kind).to_str())
+    short = shortened(plain)
+    assert json.loads(Tokenizer.from_str(short).to_str()) == plain
+    assert len(short) < len(tokenizer(kind).to_str(pretty=True))
+
+
+def test_merges_of_parts_with_spaces_stay_in_two_parts() -> None:
+    merges: list[Any] = [["a", "b"], ["a ", "b"], ["a", " "], "c d"]
+    plain = {"model": {"vocab": {}, "merges": merges}, "added_tokens": []}
+    want = {"model": {"vocab": {}, "merges": ["a b", ["a ", "b"], ["a", " "], "c d"]}, "added_tokens": []}
+    assert json.loads(shortened(plain)) == want
+    assert plain["model"]["merges"] is merges
+
+
+@pytest.mark.parametrize("harm", [b"", b"short", None], ids=["empty", "too short", "cut"])
+def test_a_kept_text_that_was_cut_is_made_again(harm: bytes | None, tmp_path: Path) -> None:
+    text = 'ein "längerer" Text \ud800'
+    assert kept_text("thing", "1", lambda: text) == text
+    (file,) = (tmp_path / "cache" / "zephon" / "notes").iterdir()
+    whole = file.read_bytes()
+    assert kept_text("thing", "1", lambda: "another") == text
+    file.write_bytes(whole[:-1] if harm is None else harm)
+    assert kept_text("thing", "1", lambda: text) == text
+    assert file.read_bytes() == whole
+    assert kept_text("thing", "2", lambda: "another") == "another"
+
+
 # ------------------------------------------------------------------------------------------------------------ ahead
 
 
@@ -125,7 +159,7 @@ def test_the_vocabulary_of_the_recipe_encodes_also_where_the_file_is_replaced_me
     operator = Tokenize(tokenizer_id=str(file), special_tokens="none")
     operator.prepare()
     ahead = vars(operator)["_ahead"]
-    if ahead._ready.result(30)[1] is not None:  # None: an earlier test's encoder of the same vocabulary is still there
+    if ahead._backend is not None:  # None: an earlier test's encoder of the same vocabulary is still there
         ahead._loaded.result(30)
     vocab = plain["model"]["vocab"]
     vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
@@ -147,7 +181,7 @@ def test_a_file_that_is_known_gives_the_same_ids_and_isnt_parsed_where_a_quicker
         assert ahead is not None
         made = TextEncoder(load_tokenizer(str(file)), allow_special=special, ahead=ahead)
         assert made.encode(texts)[0].tolist() == want
-        ready, backend = ahead._ready.result(30)
+        ready, backend = ahead._ready, ahead._backend
         quick = backend is not None and isinstance(made._encoder, Checked)
         assert ("plain" in vars(ready) or ready.parsed is not None) == (not known_before) or not quick
         del made
@@ -177,15 +211,11 @@ def test_a_file_that_goes_while_it_loads_ahead_is_told(tmp_path: Path) -> None:
 
 def test_a_program_may_end_while_a_vocabulary_loads(tmp_path: Path) -> None:
     """It ended with a signal: a daemon thread can't be ended inside of Rust."""
-    program = (
-        "import sys; from zephon.operators.tokenize import Tokenize; made = Tokenize(tokenizer_id=sys.argv[1]); made.prepare()"
+    program = "import sys; from zephon.operators.tokenize import Tokenize; Tokenize(tokenizer_id=sys.argv[1]).prepare()"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(written("gpt2", tmp_path))], capture_output=True, text=True, timeout=60
     )
-    loading = "; vars(made)['_ahead']._ready.result()"
-    for more in ("", loading):
-        ended = subprocess.run(
-            [sys.executable, "-c", program + more, str(written("gpt2", tmp_path))], capture_output=True, text=True
-        )
-        assert (ended.returncode, ended.stderr) == (0, "")
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("allow_special", [False, True])

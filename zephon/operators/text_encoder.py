@@ -16,9 +16,9 @@ from zephon.errors import RecipeError
 from zephon.keys import I64
 from zephon.notes import Notes
 from zephon.operators.token_backends import BACKENDS, Ahead, Backend, FlatEncoder, Library, Ready, begin, choose
-from zephon.operators.token_backends.base import I32, Noted, flat, unnoted
+from zephon.operators.token_backends.base import I32, Noted, digest_of, flat, unnoted
 from zephon.operators.token_backends.hugging_face import parts_of
-from zephon.operators.tokenizer_files import LoadedTokenizer, file_of, text_in
+from zephon.operators.tokenizer_files import LoadedTokenizer, file_of
 
 _FACTS = 1
 """Raised where what is noted of a `tokenizer.json` (here and by `Ready.noted`) is found out in another way than before: by `hide_special`,
@@ -186,9 +186,13 @@ def begin_file(spec: Any, *, allow_special: bool, backend: Library) -> Ahead | N
     file = file_of(spec) if isinstance(spec, str) else None
 
     def ready(path: Path) -> Ready:
-        text = text_in(path)
-        notes = Notes("ready", text, str(_FACTS), str(allow_special))
-        return make_ready(text, allow_special=allow_special, noted=notes.of)
+        data = path.read_bytes()
+        text = data.decode("utf-8")
+        notes = Notes("ready", data, str(_FACTS), str(allow_special))
+        made = make_ready(text, allow_special=allow_special, noted=notes.of)
+        if made.text is text:
+            vars(made)["digest"] = digest_of(data)
+        return made
 
     return None if file is None else begin(partial(ready, file), backend)
 

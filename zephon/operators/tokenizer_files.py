@@ -75,9 +75,9 @@ class LoadedTokenizer:
 class _FromFile(LoadedTokenizer):
     """What a `tokenizer.json` holds. It is read in when something is asked that isn't noted: that takes longer than all else here."""
 
-    def __init__(self, file: Path, text: str, named: Mapping[str, str]) -> None:
+    def __init__(self, file: Path, data: bytes, text: str, named: Mapping[str, str]) -> None:
         rules = json.dumps([_FACTS, _USUAL, named], sort_keys=True)
-        notes = Notes("tokenizer", text, rules, tokenizers.__version__)
+        notes = Notes("tokenizer", data, rules, tokenizers.__version__)
         vars(self).update(slow=None, text=text, _file=file, _notes=notes, _guard=Lock(), _lent=None)
         vars(self)["special"] = notes.of("special", lambda: _special_of_fast(self.fast, named))
 
@@ -209,21 +209,13 @@ def file_of(name: str) -> Path | None:
     return found if found.is_file() else None
 
 
-def text_in(file: Path) -> str:
-    """All of it. (`read_text` takes three times as long for the megabytes of a vocabulary, with the interpreter lock held.)
-
-    Raises:
-        OSError, ValueError: it can't be read, or isn't UTF-8.
-    """
-    return file.read_bytes().decode("utf-8")
-
-
 def _read(file: Path, naming: Iterable[Path]) -> LoadedTokenizer:
     try:
-        text = text_in(file)
+        data = file.read_bytes()  # `read_text` takes three times as long for the megabytes of a vocabulary
+        text = data.decode("utf-8")
     except (OSError, ValueError) as error:
         raise RecipeError(f"{str(file)!r} is not a tokenizer file: {error}", hint="give a tokenizer.json") from error
-    return _FromFile(file, text, _named_in(naming))
+    return _FromFile(file, data, text, _named_in(naming))
 
 
 _NAMING_FILES = ("special_tokens_map.json", "tokenizer_config.json")

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from zephon.keys import I64
 
@@ -47,6 +48,11 @@ class Ready:
     """What follows from the text. To parse it takes 0.05 to 0.3 s with the interpreter lock held, so who needs little of it asks here."""
 
     @cached_property
+    def digest(self) -> str:
+        """32 hex digits of the text's bytes. (To encode the megabytes of a vocabulary takes 5 ms with the lock held.)"""
+        return digest_of(self.text.encode("utf-8", "surrogatepass"))
+
+    @cached_property
     def plain(self) -> Mapping[str, Any]:
         """The text parsed; not to be changed."""
         return json.loads(self.text) if self.parsed is None else self.parsed
@@ -56,6 +62,11 @@ class Ready:
         """The contents of the tokens that are added to the vocabulary."""
         found: list[str] = self.noted("added", lambda: [token["content"] for token in self.plain["added_tokens"]])
         return found
+
+
+def digest_of(data: bytes) -> str:
+    """32 hex digits."""
+    return xxhash.xxh3_128_hexdigest(data)
 
 
 class RefusedError(Exception):
@@ -88,6 +99,14 @@ class Backend(Protocol):
 
     def load(self, ready: Ready) -> FlatEncoder:
         """The tokenizer, made by this library. Raises `RefusedError` for settings that it isn't known to support."""
+        ...
+
+
+class EarlyBackend(Backend, Protocol):
+    """A back-end that may load in the background."""
+
+    def begin(self, ready: Ready) -> Callable[[], FlatEncoder]:
+        """`load` in two parts: what needs the interpreter lock is done now, and the function does the rest. Both raise as `load`."""
         ...
 
 

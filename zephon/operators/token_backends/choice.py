@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -13,15 +14,26 @@ import xxhash
 
 from zephon.keys import I64
 from zephon.operators.token_backends.ahead import Ahead
-from zephon.operators.token_backends.base import I32, Backend, FlatEncoder, Noted, Ready, RefusedError, unnoted
+from zephon.operators.token_backends.base import (
+    I32,
+    Backend,
+    EarlyBackend,
+    FlatEncoder,
+    Noted,
+    Ready,
+    RefusedError,
+    unnoted,
+)
 from zephon.operators.token_backends.checked import Checked
 from zephon.operators.token_backends.fastokens import Fastokens
 from zephon.operators.token_backends.gigatoken import Gigatoken
 from zephon.operators.token_backends.hugging_face import NAME, HuggingFace
 from zephon.operators.token_backends.sample import sample
 
-BACKENDS: tuple[Backend, ...] = (Fastokens(), Gigatoken())
+BACKENDS: tuple[EarlyBackend, ...] = (Fastokens(), Gigatoken())
 """The better one first."""
+
+_B = TypeVar("_B", bound=Backend)
 
 _log = logging.getLogger("zephon.operators.tokenize")
 
@@ -56,7 +68,7 @@ def choose(
     return made or HuggingFace(tokenizer())
 
 
-def _wished(backends: Sequence[Backend], wish: str) -> list[Backend]:
+def _wished(backends: Sequence[_B], wish: str) -> list[_B]:
     return [backend for backend in backends if wish in ("auto", backend.name)]
 
 
@@ -64,7 +76,7 @@ def begin(make: Callable[[], Ready], wish: str = "auto") -> Ahead | None:
     """Have the back-end that `choose` will try first load in the background; None: there is none.
 
     Args:
-        make: makes the tokenizer ready, in that thread.
+        make: makes the tokenizer ready.
         wish: as `choose` will be given it.
     """
     wanted = _wished(BACKENDS, wish)
@@ -117,8 +129,7 @@ class _Proven:
 
 
 def _key(ready: Ready, backends: Sequence[Backend]) -> tuple[str, ...]:
-    content = xxhash.xxh3_128_hexdigest(ready.text.encode("utf-8", "surrogatepass"))
-    return (content, str(ready.allow_special), *(backend.name for backend in backends))
+    return (ready.digest, str(ready.allow_special), *(backend.name for backend in backends))
 
 
 _PROVEN = _Proven()

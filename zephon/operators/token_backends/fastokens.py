@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import metadata
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from zephon.keys import I64
 from zephon.operators.token_backends.base import I32, Ready, RefusedError
+from zephon.operators.token_backends.brief import brief
 from zephon.operators.token_backends.shapes import check, ignores_case
 
 _THREADS = "FASTOKENS_BPE_THREADS"
@@ -36,13 +37,18 @@ class Fastokens:
 
     def load(self, ready: Ready) -> _Encoder:
         """The tokenizer. Raises `RefusedError` for settings that were not compared."""
+        return self.begin(ready)()
+
+    def begin(self, ready: Ready) -> Callable[[], _Encoder]:
+        """The library is imported, and the text made short. Raises `RefusedError` for settings that were not compared."""
         ready.noted("was compared", partial(_compared, ready))
         # Its own threads are for one text that somebody waits for. Here the runner's threads call, and each call stays in its thread:
         # otherwise cores × threads would run. The variable is read once, at the first call.
         os.environ.setdefault(_THREADS, "1")
         import fastokens  # noqa: PLC0415 - optional
 
-        return _Encoder(fastokens.Tokenizer.from_json_str(ready.text), split_special=not ready.allow_special)
+        text, split_special = brief(ready), not ready.allow_special
+        return lambda: _Encoder(fastokens.Tokenizer.from_json_str(text), split_special=split_special)
 
 
 def _compared(ready: Ready) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -42,6 +43,10 @@ class Gigatoken:
         # it looks for every added token in the text, and there is no switch; so it doesn't get to know them
         added = ready.plain["added_tokens"] if ready.allow_special else []
         return _Encoder(json.dumps({**ready.plain, "post_processor": None, "added_tokens": added}))
+
+    def begin(self, ready: Ready) -> Callable[[], _Encoder]:
+        """All of it is left for later."""
+        return partial(self.load, ready)
 
 
 class _Encoder:
