@@ -21,6 +21,7 @@ _BOOLEAN = pa.bool_().id
 _TEXTS = (pa.string().id, pa.large_string().id)
 _SMALL_BYTES = (pa.string().id, pa.binary().id)
 _LARGE_BYTES = (pa.large_string().id, pa.large_binary().id)
+_LISTS = (pa.list_(pa.null()).id, pa.large_list(pa.null()).id)
 
 
 def to_arrow(values: npt.ArrayLike, *, null: npt.NDArray[np.bool_] | None = None) -> Any:
@@ -133,6 +134,10 @@ def filled(array: Any, value: int = 0) -> npt.NDArray[Any]:
 
 def list_sizes(array: Any) -> npt.NDArray[np.int64]:
     """int64[N]: how many elements each row of a list column has; null lists have none."""
+    if array.type.id in _LISTS and not array.null_count:  # a third of the calls
+        ends = to_numpy(array.offsets)
+        sizes: npt.NDArray[np.int64] = (ends[1:] - ends[:-1]).astype(np.int64)
+        return sizes
     return filled(array.value_lengths()).astype(np.int64)
 
 

@@ -87,14 +87,16 @@ def _documents(pieces: Ints, sources: Mapping[int, pa.RecordBatch]) -> pa.Record
     """The documents of some decision rows, in order; the sources' own memory where one source has just these."""
     if not len(pieces):
         return groups.empty_group(_NOTHING)
-    # sources in the order of their first use: where each row has one of its own, they are then what is wanted, as they are
-    numbers, first_use, which = np.unique(pieces["source"], return_index=True, return_inverse=True)
-    order = np.argsort(first_use)
-    used = [sources[number] for number in numbers[order].tolist()]
-    first = np.cumsum([0, *(source.num_rows for source in used)])
-    place = first[np.argsort(order)[which]] + pieces["row"]
-    whole = groups.concat(used)
-    return whole if np.array_equal(place, np.arange(first[-1])) else groups.take(whole, place)
+    # sources in the order of their first use: where each row has some of its own, they are then what is wanted, as they are
+    numbers = pieces["source"].tolist()
+    first: dict[int, int] = {}
+    rows = 0
+    for number in dict.fromkeys(numbers):
+        first[number] = rows
+        rows += sources[number].num_rows
+    place = [first[number] + row for number, row in zip(numbers, pieces["row"].tolist(), strict=True)]
+    whole = groups.concat([sources[number] for number in first])
+    return whole if place == list(range(rows)) else groups.take(whole, place)
 
 
 def _plain(images: Array) -> Array:
@@ -116,7 +118,11 @@ def _lists(documents: pa.RecordBatch, name: str, kind: Any) -> tuple[Ints, Array
     array: Array = documents.column(index)
     if array.type != kind:
         array = conform(array, kind)
-    return list_sizes(array), array.flatten()
+    if array.null_count:
+        return list_sizes(array), array.flatten()
+    ends = to_numpy(array.offsets)
+    first = int(ends[0])
+    return (ends[1:] - ends[:-1]).astype(np.int64), array.values.slice(first, int(ends[-1]) - first)
 
 
 def _before(counts: Ints, offsets: Ints) -> Ints:
@@ -162,10 +168,11 @@ def conform(array: Array, kind: Any) -> Array:
 
 def _shifted(spans: Array, counts: Ints, tokens: Ints, images: Ints) -> Array:
     """Spans of documents as spans of rows: `tokens` and `images` int64[P] are what comes before each document in its row."""
-    if spans.null_count or any(spans.field(f.name).null_count for f in columns.SPAN):
+    parts: list[Array] = [spans.field(number) for number in range(len(columns.SPAN))]
+    if spans.null_count or any(part.null_count for part in parts):
         raise DataError(f"{columns.IMAGE_SPANS!r} holds nulls")
-    shift = {"start": tokens, "stop": tokens, "image": images}
-    shift = {name: np.repeat(amount, counts) for name, amount in shift.items()}
-    moved: list[Array] = [to_arrow((to_numpy(spans.field(f.name)) + shift[f.name]).astype(np.int32)) for f in columns.SPAN]
+    by_token, by_image = np.repeat(tokens, counts), np.repeat(images, counts)
+    shifts = zip(parts, (by_token, by_token, by_image), strict=True)
+    moved: list[Array] = [to_arrow((to_numpy(part) + shift).astype(np.int32)) for part, shift in shifts]
     struct: Any = pa.StructArray.from_arrays
     return struct(moved, fields=list(columns.SPAN))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
-from zephon.arrays import to_arrow
+from zephon.arrays import to_arrow, to_numpy
 from zephon.errors import DataError, InternalError
 from zephon.gathers import gather_ranges
 
@@ -66,19 +66,19 @@ class GatherSequences:
                 continue
             values = _in_order(groups.column(having[0], name), pieces) if in_order else None
             if values is not None:
-                columns[name] = self._padded(name, pieces, padding, values)
+                columns[name] = self._padded(name, pieces, values)
             else:
                 columns[name] = self._tokens(pieces, padding, having) if tokens else self._column(name, pieces, padding, having)
         return _group(pieces, padding, columns)
 
-    def _padded(self, name: str, pieces: _Pieces, padding: Ints, values: Ints) -> Any:
+    def _padded(self, name: str, pieces: _Pieces, values: Ints) -> Any:
         tokens, mask = name == groups.TOKENS, name == groups.LOSS_MASK
         values = _as_int32(values) if tokens else _check_numbers(values)
         out = np.empty(pieces.rows * self._length, dtype=np.uint8 if mask else values.dtype)
-        ends = pieces.row_ends.tolist()
-        for row, (begin, end) in enumerate(itertools.pairwise(ends)):
-            out[row * self._length : row * self._length + end - begin] = values[begin:end]
-        _fill_tails(out, padding, self._length, self._pad if tokens else 0)
+        for row, (begin, end) in enumerate(itertools.pairwise(pieces.row_ends.tolist())):
+            first = row * self._length
+            out[first : first + end - begin] = values[begin:end]
+            out[first + end - begin : first + self._length] = self._pad if tokens else 0
         return self._as_list(out)
 
     def _tokens(self, pieces: _Pieces, padding: Ints, sources: Mapping[int, pa.RecordBatch]) -> Any:
@@ -154,12 +154,12 @@ def _group(pieces: _Pieces, padding: Ints, columns: Mapping[str, Any]) -> pa.Rec
 
 def _in_order(array: Any, pieces: _Pieces) -> Ints | None:
     """The values of a list column whose row i is piece i; None where it isn't as simple as that."""
-    if not pa.types.is_list(array.type) or array.null_count:
+    if not pa.types.is_list(array.type) or array.null_count or array.values.null_count:
         return None
-    offsets, values = groups.list_parts(array)
-    if not len(offsets) or not np.array_equal(offsets[1:] - offsets[:-1], pieces.length):
+    offsets = to_numpy(array.offsets)
+    if len(offsets) != len(pieces.length) + 1 or (offsets[1:] - offsets[:-1] != pieces.length).any():
         return None
-    return values[int(offsets[0]) : int(offsets[-1])]
+    return to_numpy(array.values)[int(offsets[0]) : int(offsets[-1])]
 
 
 class _Pieces:
@@ -170,17 +170,28 @@ class _Pieces:
         self.rows = rows.num_rows
         self._width = length
         self.length = self.all["length"].astype(np.int64)
-        self.source = self.all["source"]
-        self.source_row = self.all["row"]
-        self.start = self.all["start"]
-        if of_documents:
-            self.source, self.source_row = np.zeros_like(self.source), np.arange(len(self.length))
+        self._of_documents = of_documents
         self._ends = np.zeros(len(self.length) + 1, dtype=np.int64)
         np.cumsum(self.length, out=self._ends[1:])
         self.row_ends = self._ends[self.offsets]
         """Where each sequence begins among the tokens of all pieces, and the last one ends."""
         if (self.row_ends[1:] - self.row_ends[:-1] + groups.ints(rows, groups.PADDING) != length).any():
             raise InternalError("document lengths and padding of a decision don't add up to the sequence length")
+
+    @cached_property
+    def source(self) -> Ints:
+        """The number of each piece's source."""
+        return np.zeros(len(self.length), np.int32) if self._of_documents else self.all["source"]
+
+    @cached_property
+    def source_row(self) -> Ints:
+        """Its row there."""
+        return np.arange(len(self.length)) if self._of_documents else self.all["row"]
+
+    @cached_property
+    def start(self) -> Ints:
+        """Its first token in that row."""
+        return self.all["start"]
 
     @cached_property
     def row(self) -> Ints:
