@@ -41,15 +41,29 @@ def gather_bytes(arrays: Sequence[IntArray], which: IntArray, begin: IntArray, l
     # an element of a binary_view: its length; up to 12 bytes in place, else 4 that only comparisons look at, buffer number and offset
     views = np.zeros((len(which), 4), np.int32)
     views[:, 0], views[:, 2], views[:, 3] = length, which, begin
-    inside = views.view(np.uint8)[:, 4:]
     short = np.flatnonzero(length <= _SHORT)
-    for number in np.flatnonzero(np.bincount(which[short])).tolist() if len(short) else ():
-        here = short[which[short] == number]
-        place = begin[here, None] + np.arange(_SHORT)
-        shown = np.arange(_SHORT) < length[here, None]
-        data = arrays[number]
-        inside[here] = np.where(shown, data[np.minimum(place, len(data) - 1)], 0) if len(data) else 0
+    if len(short):
+        _put_in_place(views, short, arrays, which[short], begin[short], length[short])
     given: list[Any] = [views, *arrays]
     binary: ArrowArray = pa.Array.from_buffers(pa.binary_view(), len(views), [None, *(pa.py_buffer(g) for g in given)])
     packed: Any = binary.cast(pa.large_binary() if total >= _WIDEST else pa.binary()).buffers()[2]
     return np.frombuffer(packed, np.uint8, total)
+
+
+def _put_in_place(
+    views: IntArray, rows: IntArray, arrays: Sequence[IntArray], which: IntArray, begin: IntArray, length: IntArray
+) -> None:
+    """Copy short ranges into the elements `views[rows]`, behind the length, filled up with zeros."""
+    for number in np.flatnonzero(np.bincount(which)).tolist():
+        mine = np.flatnonzero(which == number)
+        here, data, first, sizes = rows[mine], arrays[number], begin[mine], length[mine]
+        start, size = int(first[0]), int(sizes[0])
+        if (first == start).all() and (sizes == size).all():  # the same special tokens at every text: 0.2 ms less for 900 texts
+            element = np.zeros(_SHORT, np.uint8)
+            element[:size] = data[start : start + size]
+            views[here, 1:] = element.view(np.int32)
+            continue
+        place = first[:, None] + np.arange(_SHORT)
+        shown = np.arange(_SHORT) < sizes[:, None]
+        inside = views.view(np.uint8)[:, 4:]
+        inside[here] = np.where(shown, data[np.minimum(place, len(data) - 1)], 0) if len(data) else 0

@@ -285,12 +285,14 @@ class BoundTokenize:
         if not self._added and len(ids) == 1 and int(lengths.sum()) == len(ids[0]):
             return ids[0]
         # (array, begin, length) of what stands before, of the text, and of what stands after, row by row
-        ranges = np.zeros((len(which), 3, 3), dtype=np.int64)
-        ranges[:, 0] = len(ids), 0, len(self._before)
-        ranges[:, 1] = np.stack([which, begins, lengths], axis=1)
-        ranges[:, 2] = len(ids) + 1, 0, len(self._after)
-        ranges = ranges[ranges[:, :, 2] > 0]
-        return gather_ranges([*ids, self._before, self._after], ranges[:, 0], ranges[:, 1], ranges[:, 2])
+        before, after = (len(ids), 0, len(self._before)), (len(ids) + 1, 0, len(self._after))
+        stretches: list[tuple[Any, Any, Any]] = [(which, begins, lengths)]
+        stretches = [before] * (before[2] > 0) + stretches + [after] * (after[2] > 0)
+        places = np.empty((3, len(which), len(stretches)), dtype=np.int64)
+        for number, stretch in enumerate(stretches):
+            for axis, values in enumerate(stretch):
+                places[axis, :, number] = values
+        return gather_ranges([*ids, self._before, self._after], *places.reshape(3, -1))
 
     def _build(self, group: pa.RecordBatch, rows: I64, tokens: I32, lengths: I64) -> pa.RecordBatch:
         offsets = np.concatenate([[0], np.cumsum(lengths)])
