@@ -13,7 +13,7 @@ import pickle
 import random
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,6 +156,23 @@ def test_threads_that_want_one_shard_fetch_it_once(web: Web, tmp_path: Path) -> 
             hashlib.sha256(body("a")).digest()
         }
     assert len(web.proxy.asked("/a")) == 2  # its two parts
+
+
+def test_a_shard_that_has_just_got_its_name_is_not_fetched_again(web: Web, tmp_path: Path) -> None:
+    url = web.put("a")
+    cache = ShardCache(str(tmp_path / "c"), 10 * SIZE)
+    store = web.store(tmp_path / "c")
+    store.read(url)
+    key = store._key(url, store.inner.facts(url))  # type: ignore[attr-defined]
+    with cache.find(key) as held:  # type: ignore[union-attr]
+        place = held.path
+    with open(place, "rb") as shard, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(shard, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as its downloader has it for a moment after the renaming
+        again = pool.submit(cache.fetch, key, lambda _: pytest.fail("fetched again"))
+        assert not wait([again], 0.1).done
+        fcntl.flock(shard, fcntl.LOCK_SH)
+        with again.result(30) as held:  # type: ignore[union-attr]
+            assert held.in_place()
 
 
 def test_who_waits_too_long_reads_directly(web: Web, tmp_path: Path) -> None:

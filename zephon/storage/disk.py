@@ -48,6 +48,7 @@ _STATE = struct.Struct("<8sqq")
 _MAGIC = b"zshards1"
 _LOCK_PATIENCE_S = 30.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_MOMENT_S = 1.0
 _MANY = 1000
 """From so many files on, an eviction makes 5 % more room than asked, so that not each download has to look at all of them."""
 
@@ -235,7 +236,7 @@ class ShardCache:
         part, path, kept = self._part_path(key), self._shard_path(key), False
         _filling.add(fd)
         try:
-            found = self.find(key)  # another process finished between our look and our claim
+            found = self._settled(key)  # another process finished between our look and our claim
             if found is not None or not self._reserve(fd, key.size):
                 return found
             fill(fd)
@@ -251,6 +252,13 @@ class ShardCache:
             if not kept:
                 self._release(fd, part)
                 os.close(fd)
+
+    def _settled(self, key: Key) -> Held | None:
+        """`find`, which finds nothing for a moment where a shard has its name and its downloader's lock still, or an evictor's already."""
+        end = time.monotonic() + _MOMENT_S
+        while (held := self.find(key)) is None and self.holds(key) and time.monotonic() < end:
+            time.sleep(0.002)
+        return held
 
     def _reserve(self, fd: int, size: int) -> bool:
         """Make the part as long as the shard, if room for it can be made. What a killed process had left in it goes."""
