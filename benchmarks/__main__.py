@@ -27,7 +27,7 @@ YARDSTICKS = {
     "padding": 120,
     "memory": 200,
     "runners": 200,
-    "vision": 600,
+    "vision": 1500,
     "vision_memory": 300,
     "scale": 120,
 }
