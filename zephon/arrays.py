@@ -1,4 +1,4 @@
-"""Numbers between numpy and Arrow, over the same memory, and Arrow arrays of Python values.
+"""Numbers between numpy and Arrow, over the same memory, Arrow arrays of Python values, and what Arrow says of an expression.
 
 `pyarrow.array`, `pyarrow.scalar`, `Array.to_numpy` and what calls them (`fill_null` with a value, `pyarrow.compute` with a plain number)
 do the same, but the first such call imports pandas where it is installed (0.35 s and 50 MB in every process), to see whether it was
@@ -139,6 +139,15 @@ def list_sizes(array: Any) -> npt.NDArray[np.int64]:
         sizes: npt.NDArray[np.int64] = (ends[1:] - ends[:-1]).astype(np.int64)
         return sizes
     return filled(array.value_lengths()).astype(np.int64)
+
+
+def refusal(expression: Any, schema: pa.Schema) -> Exception | None:
+    """Why an Arrow expression can't filter a table with these columns; None: it can."""
+    try:
+        schema.empty_table().filter(expression)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:
+        return error
+    return None
 
 
 def _any(array: Any) -> npt.NDArray[Any]:

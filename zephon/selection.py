@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from zephon.arrays import refusal
 from zephon.errors import DataError, RecipeError
 from zephon.plan.units import UnitTable
 
@@ -263,9 +264,7 @@ def columns_of(expression: Any, schema: pa.Schema) -> list[str]:
 
 
 def _check(expression: Any, schema: pa.Schema) -> None:
-    try:
-        _true_rows(expression, schema.empty_table())
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:
+    if error := refusal(expression, schema):
         raise RecipeError(
             f"filter {expression!s} can't be used on these columns: {error}",
             hint=f"the data set has {', '.join(f'{f.name} ({f.type})' for f in schema) or 'no columns'}",

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zephon import groups, keys
-from zephon.arrays import to_arrow, to_numpy
+from zephon.arrays import refusal, to_arrow, to_numpy
 from zephon.errors import DataError, RecipeError, Where, unknown
 from zephon.keys import I64
 from zephon.plugin import Apply, Drops, Operator, Outcome
@@ -156,14 +156,11 @@ class Filter(Operator):
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         """The same."""
         _check_columns("filter", schema, self.columns or ())
-        if self.expression is not None:
-            try:
-                schema.empty_table().filter(self.expression)
-            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:
-                raise RecipeError(
-                    f"filter's expression {self.expression!s} doesn't go with the columns: {str(error).splitlines()[0]}",
-                    hint=f"at that point there are {', '.join(groups.user_columns(schema))}",
-                ) from error
+        if self.expression is not None and (error := refusal(self.expression, schema)):
+            raise RecipeError(
+                f"filter's expression {self.expression!s} doesn't go with the columns: {str(error).splitlines()[0]}",
+                hint=f"at that point there are {', '.join(groups.user_columns(schema))}",
+            ) from error
         return schema
 
     def bind(self) -> Apply:
