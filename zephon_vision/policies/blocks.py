@@ -13,7 +13,7 @@ import numpy as np
 
 from zephon_vision.policies.base import Pixels
 
-_STRIP = 1 << 19
+_STRIP = 3 << 17
 """So many pixels at once: they stay in the larger caches, and each strip is several calls that let go of the interpreter lock."""
 _SLACK = 4
 """Bytes of memory after pixels with four bytes each: the word that begins at the last pixel's blue ends there."""
