@@ -7,6 +7,7 @@ resizers and `planes` read more quickly.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -83,38 +84,36 @@ def patches(rgb: Pixels, patch: int, merge: int = 1, empty: Empty = fresh) -> Pi
     """
     side, width = patch * merge, rgb.shape[1]
     rows, columns, square = rgb.shape[0] // side, width // side, merge**2
-    made = empty((rows * columns * square, 3 * patch * patch))
+    row = 3 * patch**2
+    made = empty((rows * columns * square, row))
     step = max(1, _STRIP // (side * width))
     apart = empty((min(step, rows) * merge, 3, patch, width))
+    band = 3 * patch * width
+    # by line of blocks, column, line and column in the block, and line of the patch
+    read = (merge * band, side, band, patch, width)
+    write = (columns * square * row, square * row, merge * row, row, patch)
     for begin in range(0, rows, step):
         count = min(step, rows - begin)
-        strip = bands(rgb, apart[: count * merge], begin * side)
-        lines = strip.reshape(count, merge, 3 * patch, columns, merge, patch).transpose(0, 3, 1, 4, 2, 5)
-        _copy_lines(lines, made[begin * columns * square : (begin + count) * columns * square].reshape(lines.shape))
+        bands(rgb, apart[: count * merge], begin * side)
+        shape = (count, columns, merge, merge, 3 * patch)
+        for at, source, target in _words(patch):
+            lines: Any = np.ndarray(shape, source, apart, at, read)
+            np.copyto(np.ndarray(shape, target, made, begin * write[0] + at, write), lines, casting="unsafe")
     return made
 
 
-def _copy_lines(lines: Pixels, made: Pixels) -> None:
-    """Copy short lines of bytes (the last axis, which lies together in memory on both sides), of any order to any order.
+@lru_cache
+def _words(length: int) -> tuple[tuple[int, str, str], ...]:
+    """How lines of so many bytes are copied: `(offset, type to read, type to write)` of words that cover a line.
 
     NumPy moves items of 1, 2, 4, 8 and 16 bytes that lie at their multiples in one instruction each; for all others it calls `memmove`. So
     a line of another length is covered with words of 8 or fewer bytes, the last of which may write again what the one before it wrote. From
     a signed to an unsigned number of the same size keeps all bits, and is read and written wherever it lies, in half of the time.
     """
-    length = lines.shape[-1]
     if length in (1, 2, 4, 8, 16):
-        line = np.dtype((np.void, length))
-        made.view(line)[...] = lines.view(line)
-        return
+        return ((0, f"V{length}", f"V{length}"),)
     width = next(width for width in (8, 4, 2) if width < length)
-    for at in {*range(0, length - width, width), length - width}:
-        np.copyto(_words(made, at, f"u{width}"), _words(lines, at, f"i{width}"), casting="unsafe")
-
-
-def _words(lines: Pixels, at: int, kind: str) -> np.ndarray[tuple[int, ...], np.dtype[Any]]:
-    """The words that begin so many bytes after each line's begin: an array without the last axis."""
-    words = lines[..., at : at + int(kind[1:])]
-    return words.view(kind)[..., 0]
+    return tuple((at, f"i{width}", f"u{width}") for at in (*range(0, length - width, width), length - width))
 
 
 def from_patches(rows: Pixels, patch: int, grid: tuple[int, int]) -> Pixels:
