@@ -215,7 +215,10 @@ class BoundDecodeImages:
         if errors and settings._bad == "error":
             index = min(errors)
             row, number = images.place(index)
-            raise DataError(f"image {number} of {settings.column!r}: {errors[index]}", where=document_place(group, row, number))
+            raise DataError(
+                f"an image can't be used: image {number} of {settings.column!r}: {errors[index]}",
+                where=document_place(group, row, number),
+            )
         return self._finish(group, images, plans, work, errors)
 
     def _given(self, group: pa.RecordBatch, images: Images) -> list[tuple[Policy, Plan]]:

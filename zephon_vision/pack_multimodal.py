@@ -102,7 +102,10 @@ class PackMultimodal(CollatesVision, StatefulOperator):
             if value is None and name not in ("max_length", "open_bins", "least_room", "max_waiting", "align_to"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= greatest:
-                raise RecipeError(f"pack_multimodal: {name} is {value!r}; it must be a whole number from {least} to {greatest}")
+                raise RecipeError(
+                    f"pack_multimodal: {name} is {value!r}; it must be a whole number from {least} to {greatest}",
+                    hint="sequences this short want a smaller least_room=, say 0" if name == "least_room" else None,
+                )
         if self.max_length % self.align_to > 1:
             raise RecipeError(
                 f"pack_multimodal: max_length {self.max_length} is no multiple of align_to {self.align_to}",

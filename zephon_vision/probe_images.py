@@ -149,7 +149,8 @@ class ProbeImages(Operator):
             index = int(np.argmax(bad))
             row = int(row_of[index])
             raise DataError(
-                f"image {index - int(images.offsets[row])} of {self.column!r}: {errors[index]}", where=place_of(group, row)
+                f"an image can't be used: image {index - int(images.offsets[row])} of {self.column!r}: {errors[index]}",
+                where=place_of(group, row),
             )
         if self.on_bad_image == "drop_sample":
             reasons: dict[str, list[int]] = defaultdict(list)

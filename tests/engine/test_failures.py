@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,9 +13,10 @@ import pytest
 from operators_for_tests import Encode, Fragile
 from strategies import Recipe
 
-from zephon import Dataset, Pipeline, StaticMixtureWorkSource
-from zephon.errors import DataError
+from zephon import Dataset, Pipeline, StaticMixtureWorkSource, groups
+from zephon.errors import DataError, Where
 from zephon.operators.pack import PackFlat
+from zephon.plugin import Operator
 
 GOOD = Recipe(
     data=(("a", (9,) * 40), ("b", (7,) * 20)), weights=(2, 1), steps=(), lanes=2, per_step=2, passes=1, exhausted="redistribute"
@@ -70,6 +71,69 @@ def test_a_quarantine_file_excludes_the_next_time(tmp_path: Path) -> None:
     assert ids(second) == survivors
     assert second.accounting()["rows"]["dropped"] == {"source: excluded": 4}
     assert second.recipe() != BAD.pipeline(runner="inline").recipe()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FragileAfterPacking(Operator):
+    """Fails on sequences that hold the document of row `bad`, and may say that it was this one."""
+
+    name: ClassVar[str] = "fragile_after_packing"
+    bad: int
+    says: bool
+
+    def inputs(self) -> tuple[str, ...]:
+        return (groups.TOKENS, groups.DOC_COMPONENT, groups.DOC_SHARD, groups.DOC_ROW)
+
+    def bind(self) -> Any:
+        def apply(group: pa.RecordBatch) -> pa.RecordBatch:
+            for row in group.to_pylist():
+                if self.bad in row[groups.DOC_ROW]:
+                    at = row[groups.DOC_ROW].index(self.bad)
+                    place = Where(component=row[groups.DOC_COMPONENT][at], shard=row[groups.DOC_SHARD][at], row=self.bad)
+                    raise DataError("it is bad: very", where=place if self.says else None)
+            return group
+
+        return apply
+
+
+PACKED = replace(
+    GOOD,
+    data=(("a", (9,) * 40), ("b", (7,) * 2)),
+    tokenised=True,
+    steps=(PackFlat(max_length=32, pad_token_id=0, algorithm="first_fit", num_bins=2),),
+)
+
+
+@pytest.mark.parametrize("says", [True, False], ids=["named", "not named"])
+def test_documents_of_a_packed_sequence_are_written_down_as_they_are_called(says: bool, tmp_path: Path, runner: str) -> None:
+    file = tmp_path / "bad.jsonl"
+    recipe = replace(PACKED, steps=(*PACKED.steps, FragileAfterPacking(bad=17, says=says)))
+    pipeline = recipe.pipeline(runner=runner, workers=2, on_error="quarantine", quarantine=str(file))
+    left = {
+        (c, r)
+        for b in pipeline
+        for row in b.group.to_pylist()
+        for c, r in zip(row[groups.DOC_COMPONENT], row[groups.DOC_ROW], strict=True)
+    }
+    gone = sorted(({(0, i) for i in range(40)} | {(1, i) for i in range(2)}) - left)
+    assert (0, 17) in gone
+    assert len(gone) > 1
+    assert pipeline.accounting()["rows"]["dropped"] == {"fragile_after_packing: failed: it is bad": len(gone)}
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert sorted(("ab".index(line["dataset"]), line["row"]) for line in lines) == ([(0, 17)] if says else gone)
+    assert {line["shard"] for line in lines} <= {"a-0", "b-0", "memory"}
+    again = recipe.pipeline(runner="inline", exclude=str(file))
+    assert sum(len(row[groups.DOC_ROW]) for b in again for row in b.group.to_pylist()) == 42 - len(lines)
+
+
+def test_a_packed_sequence_is_named_by_its_documents() -> None:
+    recipe = replace(PACKED, steps=(*PACKED.steps, FragileAfterPacking(bad=17, says=False)))
+    with pytest.raises(DataError) as caught:
+        list(recipe.pipeline(runner="inline"))
+    where = caught.value.where
+    assert (where.dataset, where.row, where.operator) == ("a", None, "fragile_after_packing")
+    assert where.rows is not None
+    assert where.rows.endswith("others of its sequence")
 
 
 def test_an_operators_own_policy_wins() -> None:

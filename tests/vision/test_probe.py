@@ -185,7 +185,7 @@ def test_images_are_dropped_with_their_segments_and_the_others_are_numbered_anew
 
 def test_an_error_says_where() -> None:
     group = group_of(ROWS).append_column("_row", pa.array([10 * n for n in range(len(ROWS))], type=pa.int64()))
-    with pytest.raises(DataError, match="image 0 of 'images': an HTML page") as caught:
+    with pytest.raises(DataError, match="^an image can't be used: image 0 of 'images': an HTML page") as caught:
         probe(group, on_bad_image="error")
     assert caught.value.where.row == 10
     check_operator(ProbeImages(on_bad_image="error"), [group_of([[PLAIN], [], [TURNED]])])

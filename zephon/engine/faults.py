@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from zephon import groups
-from zephon.engine.counts import Counts, add_counts, difference, has_documents, record_counts
+from zephon.engine.counts import Counts, add_counts, difference, flat, has_documents, record_counts
 from zephon.errors import DataError, InternalError, LimitError, PluginError, RunnerError, Where, ZephonError, wrap
 from zephon.plugin import Drops, Outcome, at
 from zephon.views import alike
@@ -178,7 +178,8 @@ def _by_halves(policy: Policy, apply: Apply, group: pa.RecordBatch, operator: st
         if policy == "raise":
             raise ours from error
         losses.drop(operator, f"failed: {ours.message.split(':', 1)[0]}", *record_counts(group))
-        losses.fail(_failure(ours, group, 0, operator))
+        for failure in _failures(ours, group, operator):
+            losses.fail(failure)
         return []
     if operator in losses.streaks:
         losses.streaks[operator].work()
@@ -200,17 +201,35 @@ def _alike(made: list[pa.RecordBatch], operator: str, losses: Losses) -> list[pa
         except DataError as error:
             losses.drop(operator, "failed: types that don't go together", *record_counts(group))
             for row in range(len(group)):
-                losses.fail(_failure(placed(wrap(error, Where()), group.slice(row), operator), group, row, operator))
+                alone = group.slice(row, 1)
+                for failure in _failures(placed(wrap(error, Where()), alone, operator), alone, operator):
+                    losses.fail(failure)
         else:
             kept.append(group)
     return kept
 
 
-def _failure(error: ZephonError, group: pa.RecordBatch, row: int, operator: str) -> Failure:
+def _failures(error: ZephonError, group: pa.RecordBatch, operator: str) -> list[Failure]:
+    """The failure of a group of one row. Of a packed sequence it is that of the document that the error names; where it names none, any
+    of them may be at fault, and each is one."""
     names = group.schema.names
-    component = int(groups.ints(group, groups.COMPONENT)[row]) if groups.COMPONENT in names else -1
-    pass_index = int(groups.ints(group, groups.PASS)[row]) if groups.PASS in names else None
-    return Failure.of(error, component=component, operator=operator, pass_index=pass_index)
+    if groups.COMPONENT in names:
+        component = int(groups.ints(group, groups.COMPONENT)[0])
+        pass_index = int(groups.ints(group, groups.PASS)[0]) if groups.PASS in names else None
+        return [Failure.of(error, component=component, operator=operator, pass_index=pass_index)]
+    documents = _documents(group) if error.where.row is None else []
+    if documents:
+        return [Failure(c, s, r, None, operator, error.message) for c, s, r in documents]
+    component = -1 if error.where.component is None else error.where.component
+    return [Failure.of(error, component=component, operator=operator)]
+
+
+def _documents(group: pa.RecordBatch) -> list[tuple[int, int, int]]:
+    """`(component, shard, row)` of each document of packed sequences, in order; none where that isn't known."""
+    names = (groups.DOC_COMPONENT, groups.DOC_SHARD, groups.DOC_ROW)
+    if not set(names) <= set(group.schema.names):
+        return []
+    return list(dict.fromkeys(zip(*(flat(group, name).tolist() for name in names), strict=True)))
 
 
 def _apply_once(apply: Apply, group: pa.RecordBatch, operator: str, losses: Losses) -> pa.RecordBatch:
@@ -237,12 +256,17 @@ def _balance(operator: str, group: pa.RecordBatch, made: pa.RecordBatch, rows: C
 
 
 def placed(error: ZephonError, group: pa.RecordBatch, operator: str | None = None) -> ZephonError:
-    """The error with the place of the group's first record, where it is known."""
+    """The error with the place of the group's first record, where it is known; of a packed sequence, that of its documents."""
     names = group.schema.names
     row = int(groups.ints(group, groups.ROW)[0]) if groups.ROW in names else None
     shard = int(groups.ints(group, groups.SHARD)[0]) if groups.SHARD in names else None
     component = int(groups.ints(group, groups.COMPONENT)[0]) if groups.COMPONENT in names else None
-    error.where = error.where.within(Where(row=row, shard=shard, operator=operator, component=component))
+    rows = None
+    if error.where.row is None and (documents := _documents(group.slice(0, 1))):
+        component, shard, row = documents[0]
+        if len(documents) > 1:  # one of them
+            row, rows = None, f"{row} and {len(documents) - 1} others of its sequence"
+    error.where = error.where.within(Where(row=row, rows=rows, shard=shard, operator=operator, component=component))
     return error
 
 

@@ -87,7 +87,7 @@ class _Images:
         if index is None:
             return self.next()
         if not isinstance(index, int) or not 0 <= index < len(self._all):
-            raise DataError(f"an image part asks for image {index!r} of {len(self._all)}")
+            raise DataError(f"an image part asks for an image that isn't there: {index!r} of {len(self._all)}")
         self._used.add(index)
         return self._all[index]
 
@@ -115,7 +115,7 @@ def _role(message: Mapping[str, Any]) -> str:
     given = message.get("role") if message.get("role") is not None else message.get("from")
     role = ROLES.get(given.lower()) if isinstance(given, str) else None
     if role is None:
-        raise DataError(f"unknown role {given!r} of a message", hint=f"known: {', '.join(ROLES)}")
+        raise DataError(f"unknown role of a message: {given!r}", hint=f"known: {', '.join(ROLES)}")
     return role
 
 
@@ -156,4 +156,4 @@ def _part(part: Any) -> tuple[str, Any]:
         return "text", text_of(part.get("text"), "a text part")
     if kind in _IMAGE_PARTS:
         return "image", part
-    raise DataError(f"a part of a message has the type {kind!r}", hint=f"known: {', '.join(_TEXT_PARTS + _IMAGE_PARTS)}")
+    raise DataError(f"unknown type of a message's part: {kind!r}", hint=f"known: {', '.join(_TEXT_PARTS + _IMAGE_PARTS)}")

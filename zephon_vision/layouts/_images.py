@@ -186,9 +186,9 @@ def read_text(text: str, rules: ImageRules) -> tuple[bytes | None, str | None]:
     scheme = _URL.match(text)
     if scheme is not None:
         return None, _url(text, scheme[1].lower(), rules)
-    found = _bare_base64(text)
-    if found is not None:
-        return found, None
+    if _is_base64(text):
+        found = _decode(text)
+        return (found, None) if found is not None else (None, f"data:;base64,{text}")  # bad in the same way, and no path
     return (None, _under(text, rules.media_root)) if text.strip() else (None, None)
 
 
@@ -197,14 +197,12 @@ def _data_url(text: str) -> bytes | None:
     return _decode(payload) if comma and head.rstrip().lower().endswith(";base64") else None
 
 
-def _bare_base64(text: str) -> bytes | None:
+def _is_base64(text: str) -> bool:
     """Base64 without a prefix: no path looks like it and starts like an image file, too."""
     if len(text) < 24 or not _BASE64.fullmatch(text):
-        return None
+        return False
     start = _decode("".join(text[:64].split())[:16])
-    if start is None or not (start.startswith(_STARTS) or start[4:8] == b"ftyp"):
-        return None
-    return _decode(text)
+    return start is not None and (start.startswith(_STARTS) or start[4:8] == b"ftyp")
 
 
 def _decode(text: str) -> bytes | None:
@@ -221,9 +219,15 @@ def _url(text: str, scheme: str, rules: ImageRules) -> str:
     if rules.allow_network:
         return text
     raise DataError(
-        f"an image is a URL ({text[:60]!r}), and the network is off",
+        f"an image is a URL, and the network is off: {short(text)}",
         hint="download the images first; allow_network=True only keeps the URL as the image's path, it does not fetch it",
     )
+
+
+def short(value: Any) -> str:
+    """As it may stand in a message."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:79] + "…"
 
 
 def _under(path: str, root: str | None) -> str:
@@ -235,7 +239,7 @@ def _under(path: str, root: str | None) -> str:
         return os.curdir
     start = base if base.endswith(os.sep) else base + os.sep
     if not full.startswith(start):
-        raise DataError(f"the image path {path!r} leads out of media_root")
+        raise DataError(f"an image path leads out of media_root: {short(path)}")
     return full[len(start) :]
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from zephon.errors import DataError
 from zephon_vision.layouts._build import Builder
+from zephon_vision.layouts._images import short
 
 Kind = Literal["text", "binary", "image", "images", "texts", "turns", "talk", "pairs", "structs", "null", "other"]
 """What a column may be, by its type alone:
@@ -119,7 +120,7 @@ def _list_of_structs(names: set[str]) -> Kind:
 def texts_of(value: Any, what: str) -> list[str | None]:
     """A list of strings and nulls. Raises `DataError` for anything else."""
     if not isinstance(value, list) or not all(v is None or isinstance(v, str) for v in value):
-        raise DataError(f"{what} is no list of texts: {_short(value)}")
+        raise DataError(f"{what} is no list of texts: {short(value)}")
     return value
 
 
@@ -131,10 +132,5 @@ def text_of(value: Any, what: str) -> str:
         except UnicodeDecodeError as error:
             raise DataError(f"{what} is not UTF-8: {error}") from error
     if not isinstance(value, str):
-        raise DataError(f"{what} is no text: {_short(value)}")
+        raise DataError(f"{what} is no text: {short(value)}")
     return value
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -32,7 +32,7 @@ class FineVision(Layout):
         turn = 0
         for number, pair in enumerate(pairs):
             if not isinstance(pair, Mapping):
-                raise DataError(f"text {number} of the row is no pair of user and assistant")
+                raise DataError(f"a text of the row is no pair of user and assistant: number {number}")
             if number == 0:
                 for image in row.images or ():
                     out.image(image, role="user", turn=0)

@@ -12,8 +12,10 @@ import pytest
 from vision.interleave.samples import documents, group, interleaved, png, ref
 
 from zephon.errors import DataError, RecipeError
+from zephon.testing import check_operator
 from zephon_vision import columns
 from zephon_vision.interleave import Interleave
+from zephon_vision.probe_images import ProbeImages
 
 A, B = png(20, 30, 1), png(30, 20, 2)
 BYTES_A, BYTES_B = (A, None), (B, None)
@@ -291,6 +293,35 @@ def test_rows_that_make_no_sense_are_named(row: dict[str, Any], message: str) ->
     error = error_of([row], media_root="/media")
     assert message in error.message
     assert error.where.row == 100
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"image": "http://example.org/1.jpg", "caption": "x"}, {"image": "https://example.org/2.jpg", "caption": "x"}],
+        [{"image": "../1.jpg", "caption": "x"}, {"image": "../2.jpg", "caption": "x"}],
+        [{"conversations": [{"from": "alien", "value": "x"}]}, {"conversations": [{"from": "robot", "value": "x"}]}],
+        [{"messages": [{"role": "user", "content": [{"type": t}]}]} for t in ("video", "audio")],
+        [{"messages": [{"role": "user", "content": [{"type": "image", "index": n}]}], "images": ["a.jpg"]} for n in (3, 4)],
+    ],
+    ids=["URLs", "paths", "roles", "parts", "numbers"],
+)
+def test_errors_of_one_kind_are_counted_as_one(rows: list[dict[str, Any]]) -> None:
+    first, second = (error_of([row], media_root="/media").message for row in rows)
+    assert first != second
+    # by what stands before the colon
+    assert first.partition(":")[0] == second.partition(":")[0]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_base64_that_is_cut_off_is_a_bad_image_and_no_path(cut: int) -> None:
+    jpeg = base64.b64encode(b"\xff\xd8\xff\xe0" + bytes(range(200))).decode()
+    assert jpeg.startswith("/")
+    made = interleaved([{"image": jpeg[: -cut - 4], "caption": "x"}, {"image": "ok.jpg", "caption": "x"}], media_root="/media")
+    assert made.num_rows == 2
+    assert (
+        check_operator(ProbeImages(media_root="/media"), [made])[0].column("image_info").to_pylist()[0][0]["error"] is not None
+    )
 
 
 def test_urls_are_only_kept_when_allowed() -> None:
