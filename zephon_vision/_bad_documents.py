@@ -12,8 +12,8 @@ import pyarrow as pa
 from zephon import groups
 from zephon.errors import Where
 from zephon_vision import columns
+from zephon_vision._bad_images import place_of
 from zephon_vision._decoders_source import Images
-from zephon_vision.probe_images import place_of
 
 
 def without_loss(group: pa.RecordBatch, images: Images, bad: Sequence[int], *, make: bool) -> pa.RecordBatch:

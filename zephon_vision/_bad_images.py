@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -28,17 +29,17 @@ class BadImages:
         self._seen: dict[int, list[int]] = {}
         """By data set: images, and bad ones."""
 
-    def count(self, component: int, seen: int, errors: Iterable[str]) -> None:
-        """Images of a data set were looked at, and `errors` say what is wrong with the bad ones.
+    def count(self, component: int, seen: int, errors: Iterable[tuple[str, Where]]) -> None:
+        """Images of a data set were looked at, and `errors` say what is wrong with the bad ones, and where they are.
 
         Raises:
-            LimitError: more than the limit of the last 1,000 to 2,000 images of the data set.
+            LimitError: more than the limit of the last 1,000 to 2,000 images of the data set; it says where the last one is.
         """
         failed = 0
-        last = ""
-        for last in errors:
+        last, place = "", Where()
+        for last, place in errors:
             failed += 1
-            self._tell(last)
+            self._tell(last, place)
         with self._lock:
             counts = self._seen.setdefault(component, [0, 0])
             counts[0] += seen
@@ -49,23 +50,25 @@ class BadImages:
         if self._limit is not None and failed and total >= WINDOW and bad > self._limit * total:
             raise LimitError(
                 f"{bad} of {total} images can't be used, the last one because: {last}",
-                where=Where(component=component if component >= 0 else None),
+                where=place.within(Where(component=component if component >= 0 else None)),
                 hint=f"look at the data, or raise max_bad_ratio={self._limit}",
             )
 
-    def _tell(self, error: str) -> None:
+    def _tell(self, error: str, where: Where) -> None:
         kind = error.partition(":")[0]
         if kind in self._told or len(self._told) >= _MOST_TOLD:
             return
         self._told.add(kind)
-        self._log.warning("bad image: %s; others of this kind are not reported", error)
+        place = f" [{where}]" if where != Where() else ""
+        self._log.warning("bad image: %s%s; others of this kind are not reported", error, place)
 
     def of_rows(self, group: pa.RecordBatch, images: Sequence[int], errors: Mapping[int, Sequence[str]]) -> None:
         """`count` for the rows of a group: how many images each has, and what is wrong with those of some rows."""
         components = components_of(group)
         for component in dict.fromkeys(components):
             rows = [row for row, of in enumerate(components) if of == component]
-            self.count(component, sum(images[row] for row in rows), [e for row in rows for e in errors.get(row, ())])
+            found = [(error, place_of(group, row)) for row in rows for error in errors.get(row, ())]
+            self.count(component, sum(images[row] for row in rows), found)
 
 
 class LostImages:
@@ -90,6 +93,14 @@ def components_of(group: pa.RecordBatch) -> list[int]:
     """The data set of each row by its number in the mixture, -1 where that isn't known."""
     known = group.schema.get_field_index(groups.COMPONENT) >= 0
     return groups.ints(group, groups.COMPONENT).tolist() if known else [-1] * group.num_rows
+
+
+def place_of(group: pa.RecordBatch, row: int) -> Where:
+    """Where a row of a group came from, as far as it says."""
+    known = {"row": groups.ROW, "shard": groups.SHARD, "component": groups.COMPONENT}
+    there = {part: name for part, name in known.items() if group.schema.get_field_index(name) >= 0}
+    place: dict[str, Any] = {part: int(groups.ints(group, name)[row]) for part, name in there.items()}
+    return Where(**place)
 
 
 def reason(error: str, *, blank: bool = False) -> str:

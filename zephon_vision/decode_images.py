@@ -211,7 +211,7 @@ class BoundDecodeImages:
                 self._fill(work, tools, index, images[index], heads[index], policy, plan)
             except DataError as error:
                 errors[index] = error.message
-        self._seen.count(-1, len(images), errors.values())
+        self._seen.count(-1, len(images), ((error, document_place(group, *images.place(i))) for i, error in errors.items()))
         if errors and settings._bad == "error":
             index = min(errors)
             row, number = images.place(index)

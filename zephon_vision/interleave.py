@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.arrays import list_sizes
-from zephon.errors import DataError, RecipeError, Where, ZephonError, unknown
+from zephon.errors import DataError, RecipeError, ZephonError, unknown
 from zephon.plugin import Operator
 from zephon_vision import columns
+from zephon_vision._bad_images import place_of
 from zephon_vision.layouts._build import Builder, Rules
 from zephon_vision.layouts._images import Flat, ImageRules, no_images, read_columns
 from zephon_vision.layouts.base import Row
@@ -137,7 +138,7 @@ class _Bound:
                 fields = {name: values[number] for name, values in rows[which].items()}
                 self._write(fields, images, choices[which], out)
             except ZephonError as error:
-                error.where = error.where.within(_where(group, number))
+                error.where = error.where.within(place_of(group, number))
                 if isinstance(error, RecipeError):  # the JSON of one row
                     raise DataError(error.message, where=error.where, hint=error.hint) from error
                 raise
@@ -156,7 +157,7 @@ class _Bound:
             if len(group) > 1:  # which row is it?
                 for number in range(len(group)):
                     self._images(group.slice(number, 1), names)
-            error.where = error.where.within(_where(group, 0)) if len(group) == 1 else error.where
+            error.where = error.where.within(place_of(group, 0)) if len(group) == 1 else error.where
             raise
 
     def _write(self, fields: Mapping[str, Any], images: range | None, choice: Choice, out: Builder) -> None:
@@ -227,10 +228,3 @@ def _each(value: Any) -> list[Any]:
     if not isinstance(value, list):
         return [value]
     return [v for item in value for v in (_each(item) if isinstance(item, list) else [item])]
-
-
-def _where(group: pa.RecordBatch, row: int) -> Where:
-    names = {"row": groups.ROW, "shard": groups.SHARD, "component": groups.COMPONENT}
-    known = {part: name for part, name in names.items() if group.schema.get_field_index(name) >= 0}
-    place: dict[str, Any] = {part: int(groups.ints(group, name)[row]) for part, name in known.items()}
-    return Where(**place)

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.arrays import filled, from_values, list_sizes, to_arrow, to_numpy
-from zephon.errors import DataError, RecipeError, Where, unknown
+from zephon.errors import DataError, RecipeError, unknown
 from zephon.plugin import Apply, Drops, Operator, Outcome
 from zephon_vision import columns
-from zephon_vision._bad_images import BadImages, LostImages, check_ratio, reason
+from zephon_vision._bad_images import BadImages, LostImages, check_ratio, place_of, reason
 from zephon_vision._decoders_source import Images, Reference, check_image_type, mapped
 from zephon_vision._inherited import Exif, check_exif, exif_parts, inherited, size_of
 from zephon_vision.headers import MAX_PIXELS, Header, check_size, read_header
@@ -194,14 +194,6 @@ def _count(seen: BadImages, group: pa.RecordBatch, images: Images, errors: Seque
         if error is not None and not error.startswith("too "):
             lists[row].append(error)
     seen.of_rows(group, np.diff(images.offsets).tolist(), lists)
-
-
-def place_of(group: pa.RecordBatch, row: int) -> Where:
-    """Where a row of a group came from, as far as it says."""
-    known = {"row": groups.ROW, "shard": groups.SHARD, "component": groups.COMPONENT}
-    there = {part: name for part, name in known.items() if group.schema.get_field_index(name) >= 0}
-    place: dict[str, Any] = {part: int(groups.ints(group, name)[row]) for part, name in there.items()}
-    return Where(**place)
 
 
 def _like(kind: Any, offsets: Ints, values: ArrowArray) -> ArrowArray:

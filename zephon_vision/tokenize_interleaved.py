@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups
-from zephon.errors import DataError, RecipeError, Where, ZephonError, unknown
+from zephon.errors import DataError, RecipeError, ZephonError, unknown
 from zephon.operators.text_encoder import begin_file, default_frame
 from zephon.operators.token_backends import Ahead, Library
 from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load_tokenizer
 from zephon.plugin import Drops, Operator, Outcome
 from zephon_vision import columns
-from zephon_vision._bad_images import BadImages, LostImages, check_ratio, components_of
+from zephon_vision._bad_images import BadImages, LostImages, check_ratio, components_of, place_of
 from zephon_vision._inherited import Exif, check_exif, exif_parts, inherited
 from zephon_vision._tokens_assemble import SCHEMA, Output, Pieces, build, make_pieces, replan
 from zephon_vision._tokens_images import GroupImages, Planner
@@ -326,7 +326,7 @@ class BoundTokenizeInterleaved:
             try:
                 made = read_row(row, segments, images, self._planner, self._rules)
             except ZephonError as error:
-                error.where = error.where.within(_where(group, row))
+                error.where = error.where.within(place_of(group, row))
                 raise
             for why in made.lost:
                 dropped.images.add(row, why)
@@ -377,7 +377,7 @@ class BoundTokenizeInterleaved:
             if settings.over_long == "error":
                 raise DataError(
                     f"a sample is longer than max_length: it has {total} tokens, the limit is {settings.max_length}",
-                    where=_where(group, sample.row),
+                    where=place_of(group, sample.row),
                     hint="choose over_long= of tokenize_interleaved: drop, truncate, split or fit_images",
                 )
             if settings.over_long in ("drop", "fit_images"):
@@ -456,10 +456,3 @@ class _Dropped:
         if tokens:
             sums = self._tokens.setdefault(reason, {})
             sums[self._component[row]] = sums.get(self._component[row], 0) + tokens
-
-
-def _where(group: pa.RecordBatch, row: int) -> Where:
-    names = {"row": groups.ROW, "shard": groups.SHARD, "component": groups.COMPONENT}
-    known = {part: name for part, name in names.items() if group.schema.get_field_index(name) >= 0}
-    place: dict[str, Any] = {part: int(groups.ints(group, name)[row]) for part, name in known.items()}
-    return Where(**place)

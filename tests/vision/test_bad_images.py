@@ -11,7 +11,7 @@ from vision.interleave.chat_tokenizers import QWEN, fast
 from vision.pictures import jpeg, scene
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
-from zephon.errors import DataError, LimitError, RecipeError
+from zephon.errors import DataError, LimitError, RecipeError, Where
 from zephon_vision._bad_images import WINDOW, BadImages
 from zephon_vision.decode_images import DecodeImages
 from zephon_vision.probe_images import ProbeImages
@@ -54,7 +54,8 @@ def test_a_data_set_whose_images_are_not_there_stops_the_run_and_is_named(folder
     run = pipeline(folder, mixed, on_error=on_error, probe={"on_bad_image": probe}, tokenize={"on_bad_image": "drop_image"})
     with pytest.raises(LimitError, match=r"\d+ of \d+ images can't be used") as caught:
         list(run)
-    assert caught.value.where.dataset == "wrong"
+    assert (caught.value.where.dataset, caught.value.where.shard) == ("wrong", "memory")
+    assert caught.value.where.row is not None
     assert caught.value.where.operator == ("tokenize_interleaved" if probe == "keep" else "probe_images")
 
 
@@ -93,10 +94,10 @@ def test_the_share_is_of_the_last_images_of_each_data_set(caplog: pytest.LogCapt
     with caplog.at_level(logging.WARNING):
         for _ in range(20):
             seen.count(0, 100, [])
-            seen.count(1, 10, ["missing"])
-        with pytest.raises(LimitError, match=r"images can't be used, the last one because: missing"):
+            seen.count(1, 10, [("missing", Where(row=7))])
+        with pytest.raises(LimitError, match=r"images can't be used, the last one because: missing \[row 7, component 0\]"):
             for _ in range(WINDOW):  # many good ones long ago don't help
-                seen.count(0, 10, ["missing"])
+                seen.count(0, 10, [("missing", Where(row=7))])
     assert sum("missing" in record.message for record in caplog.records) == 1
 
 

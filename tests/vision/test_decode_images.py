@@ -152,6 +152,14 @@ def test_each_kind_of_bad_image_is_logged_once(qwen: str, caplog: pytest.LogCapt
     ]
 
 
+def test_the_log_says_where_the_first_of_a_kind_is(qwen: str, caplog: pytest.LogCaptureFixture) -> None:
+    group = with_column(planned([[GOOD], [GOOD, HTML]], qwen), groups.ROW, [7, 8], pa.int64())
+    run(with_column(group, groups.SHARD, [3, 4], pa.int32()))
+    assert [record.message for record in caplog.records] == [
+        "bad image: an HTML page, not an image [shard 4, row 8]; others of this kind are not reported"
+    ]
+
+
 def test_too_many_bad_images_are_an_error_and_a_few_are_not(qwen: str) -> None:
     bad, good = planned([[HTML] * 10], qwen), planned([[jpeg(scene(8, 8))] * 90], qwen)
     apply = DecodeImages(max_bad_ratio=0.2).bind()

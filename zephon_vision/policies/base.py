@@ -250,6 +250,10 @@ def load(spec: str) -> Policy:
         RecipeError: an unknown policy or setting.
         PluginError: two packages claim the name, or the one that has it doesn't import.
     """
+    if not isinstance(spec, str):  # it is what a user gave
+        raise RecipeError(
+            f"an image policy is named by a text, not by {spec!r}", hint="tokenize_interleaved takes policy objects too"
+        )
     if spec.startswith("from:"):
         from zephon_vision.policies.configs import from_config  # noqa: PLC0415 - reads files; it knows all policies
 
@@ -268,7 +272,10 @@ def load(spec: str) -> Policy:
     for setting in settings:
         if setting not in known:
             raise RecipeError(unknown(f"setting of image policy {name!r}", setting, known))
-    return kind(**{setting: _frozen(value) for setting, value in settings.items()})
+    try:
+        return kind(**{setting: _frozen(value) for setting, value in settings.items()})
+    except TypeError as error:
+        raise RecipeError(f"the settings of image policy {spec!r} are of types that it doesn't take: {error}") from error
 
 
 def _frozen(value: Any) -> Any:

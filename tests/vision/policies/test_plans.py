@@ -113,9 +113,11 @@ def test_a_spec_makes_the_same_policy(policy: Policy) -> None:
         ("qwen2_vl{max_pixels: 3}", "not JSON"),
         ('qwen2_vl{"max_pixels": 0}', "max_pixels"),
         ('qwen2_vl{"max_pixels": "many"}', "max_pixels"),
+        ('llava_next{"image_grid_pinpoints": "many"}', "types that it doesn't take"),
+        (5, "named by a text, not by 5"),
     ],
 )
-def test_specs_that_say_nothing_are_errors(spec: str, words: str) -> None:
+def test_specs_that_say_nothing_are_errors(spec: Any, words: str) -> None:
     with pytest.raises(RecipeError, match=words):
         load(spec)
 
