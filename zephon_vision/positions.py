@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import numpy as np
 import numpy.typing as npt
 
@@ -35,57 +37,46 @@ def mrope_positions(
         DataError: spans out of order, across documents, or of another size than their grid.
     """
     sizes = np.asarray(lengths, dtype=np.int64).reshape(-1)
-    ends = np.cumsum(sizes)
-    total = int(ends[-1]) if len(ends) else 0
-    bounds = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
-    grid = np.asarray(grids, dtype=np.int64).reshape(-1, 3) // [1, merge, merge]
-    counts = grid.prod(axis=1)
-    starts = _starts(bounds, counts, ends, total)
+    ends = sizes.cumsum()
+    borders = [0, *ends.tolist()]
+    bounds = np.asarray(spans, dtype=np.int64).reshape(-1, 2).tolist()
+    shapes = [(t, h // merge, w // merge) for t, h, w in np.asarray(grids, dtype=np.int64).reshape(-1, 3).tolist()]
+    images = _placed(bounds, [t * h * w for t, h, w in shapes], borders)
 
-    # A text token's position is its place in the row less an offset, which changes where a document starts (to that place) and where an
-    # image ends (it takes fewer positions than tokens).
-    first = ends - sizes
-    document = np.searchsorted(ends, starts, side="right")
-    saved = counts - grid.max(axis=1, initial=0)
-    sums = np.concatenate([[0], np.cumsum(saved)])
-    before = first[document] + sums[:-1] - sums[np.searchsorted(document, document)]
-    at = np.concatenate([starts + counts, first])  # of an image's end and a document's start at one place the latter counts
-    order = np.argsort(at, kind="stable")
-    offsets = np.concatenate([before + saved, first])[order]
-    place = np.arange(total)
-    rows = np.empty((3 + text_row, total), dtype=np.int64)
-    frame, line, column = rows[-3:]
-    np.subtract(place, np.repeat(offsets, np.diff(at[order], append=total)), out=frame)
-    line[:] = column[:] = frame
-    if text_row:
-        np.subtract(place, np.repeat(first, sizes), out=rows[0])
-
-    steps = np.arange(int(grid.max(initial=0)))
-    for start, count, counter, (frames, high, wide) in zip(
-        starts.tolist(), counts.tolist(), (starts - before).tolist(), grid.tolist(), strict=True
-    ):
-        along, here, shape = counter + steps, slice(start, start + count), (frames, high, wide)
-        frame[here].reshape(shape)[...] = along[:frames, None, None]
-        line[here].reshape(shape)[...] = along[:high, None]
-        column[here].reshape(shape)[...] = along[:wide]
+    # All tokens are counted as text first. Then each image gets its own positions, and the text behind it goes back by what was saved in
+    # its document: an image takes fewer positions than tokens.
+    place = np.arange(borders[-1])
+    rows = np.empty((3 + text_row, len(place)), dtype=np.int64)
+    rows[:] = place - (ends - sizes).repeat(sizes)
+    three, here, saved = rows[-3:], -1, 0
+    nexts = [*(start for start, _, _ in images), len(place)][1:]
+    for (start, stop, document), (frames, high, wide), following in zip(images, shapes, nexts, strict=True):
+        if document != here:
+            here, saved = document, 0
+        counter = start - borders[document] - saved
+        own = three[:, start:stop].reshape(3, frames, high, wide)
+        own[0] = place[counter : counter + frames, None, None]
+        own[1] = place[counter : counter + high, None]
+        own[2] = place[counter : counter + wide]
+        saved += stop - start - max(frames, high, wide)
+        text = three[:, stop : min(following, borders[document + 1])]
+        text -= saved
     return rows
 
 
-def _starts(bounds: I64, counts: I64, ends: I64, total: int) -> I64:
-    """Where each image's own tokens start, after checking the spans."""
+def _placed(bounds: list[list[int]], counts: list[int], borders: list[int]) -> list[tuple[int, int, int]]:
+    """`(start, stop, document)` of each image's own tokens, after checking the spans."""
     if len(bounds) != len(counts):
         raise DataError(f"{len(bounds)} image spans for {len(counts)} grids")
-    extra = bounds[:, 1] - bounds[:, 0] - counts
-    wrong = (extra < 0) | (extra % 2 != 0) | (counts < 1)
-    if wrong.any():
-        i = int(np.argmax(wrong))
-        raise DataError(
-            f"image {i} has {int(counts[i])} tokens by its grid, its span {bounds[i].tolist()} holds another number"
-        )
-    if len(bounds):
-        inside = np.searchsorted(ends, bounds[:, 0], side="right") == np.searchsorted(ends, bounds[:, 1], side="left")
-        ordered = bool((bounds[1:, 0] >= bounds[:-1, 1]).all())
-        if not ordered or bounds[0, 0] < 0 or bounds[-1, 1] > total or not inside.all():
+    wrappers = [end - begin - count for (begin, end), count in zip(bounds, counts, strict=True)]
+    for i, (both, count) in enumerate(zip(wrappers, counts, strict=True)):
+        if both < 0 or both % 2 or count < 1:
+            raise DataError(f"image {i} has {count} tokens by its grid, its span {bounds[i]} holds another number")
+    placed, free = [], 0
+    for (begin, end), both in zip(bounds, wrappers, strict=True):
+        behind = bisect_right(borders, begin)
+        if begin < free or behind == len(borders) or end > borders[behind]:
             raise DataError("image spans must lie in order, each within one document")
-    starts: I64 = bounds[:, 0] + extra // 2
-    return starts
+        placed.append((begin + both // 2, end - both // 2, behind - 1))
+        free = end
+    return placed
