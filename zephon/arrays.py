@@ -105,6 +105,11 @@ def _bits(flags: npt.NDArray[np.bool_]) -> Any:
     return pa.py_buffer(bits)
 
 
+def is_number(kind: Any) -> bool:
+    """Whether an Arrow type is one of integers, floats or booleans."""
+    return kind.id in _NUMPY or kind.id == _BOOLEAN
+
+
 def to_numpy(array: Any) -> npt.NDArray[Any]:
     """A column as numpy `[N]`: a view (not to be written to) of numbers without nulls; all else is what `Array.to_numpy` gives."""
     if isinstance(array, pa.ChunkedArray) or array.null_count:

@@ -79,7 +79,7 @@ def is_internal(name: str) -> bool:
 
 def user_columns(schema: pa.Schema) -> list[str]:
     """The names of the columns that are the user's."""
-    return [name for name in schema.names if not is_internal(name)]
+    return [name for name in schema.names if name[:1] != "_" or not is_internal(name)]  # few have an underscore
 
 
 def column(group: pa.RecordBatch, name: str) -> ArrowArray:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal
+from functools import cache, cached_property
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zephon.arrays import to_numpy
+from zephon.arrays import is_number, to_numpy
 from zephon.errors import DataError, RecipeError
 
 Array = Any
 """A `pyarrow.Array` of any type."""
+Made = TypeVar("Made")
+
+_FIXED_LIST = pa.list_(pa.null(), 1).id
+_ANY_LIST = {pa.list_(pa.null()).id, pa.large_list(pa.null()).id, _FIXED_LIST}
 
 
 @dataclass(frozen=True)
@@ -67,11 +72,12 @@ class Output:
         """A new array of the wanted integer type, contiguous."""
         return array.astype(self.dtype, order="C", copy=True)
 
-    def finish(self, array: npt.NDArray[Any]) -> Any:
-        """The array, which must be new and contiguous, as tensor or list; its dtype stays."""
+    @cached_property
+    def finish(self) -> Callable[[npt.NDArray[Any]], Any]:
+        """Makes of an array, which must be new and contiguous, a tensor or list; its dtype stays."""
         if self.kind == "numpy":
-            return array
-        return array.tolist() if self.kind == "list" else _torch().from_numpy(array)
+            return np.asarray
+        return np.ndarray.tolist if self.kind == "list" else _torch().from_numpy
 
     def column(self, array: Array) -> Any:
         """A column of the user's: numbers as [B], lists of one length as [B, n] and so on inward, with the dtype as stored;
@@ -85,7 +91,7 @@ class Output:
         regular = _regular(array)
         if regular is not None:
             return self.finish(regular)
-        if _is_any_list(array.type) and not array.null_count:
+        if array.type.id in _ANY_LIST and not array.null_count:
             inner = _regular(array.flatten())
             if inner is not None and inner.ndim == 1:
                 ends = np.cumsum(np.asarray(array.value_lengths()))
@@ -96,10 +102,10 @@ class Output:
 def _regular(array: Array) -> npt.NDArray[Any] | None:
     """A copy as [B, n, ..]; None where lengths differ, something is null or isn't a number."""
     shape = [len(array)]
-    while _is_any_list(array.type):
+    while array.type.id in _ANY_LIST:
         if array.null_count:
             return None
-        if pa.types.is_fixed_size_list(array.type):
+        if array.type.id == _FIXED_LIST:
             shape.append(array.type.list_size)
         else:
             lengths = np.asarray(array.value_lengths())
@@ -107,15 +113,21 @@ def _regular(array: Array) -> npt.NDArray[Any] | None:
                 return None
             shape.append(int(lengths.max(initial=0)))
         array = array.flatten()
-    kind = array.type
-    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    if array.null_count or not number:
+    if array.null_count or not is_number(array.type):
         return None
     return np.array(to_numpy(array), order="C").reshape(shape)
 
 
-def _is_any_list(kind: Any) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+def once(make: Callable[[], Made]) -> Callable[[], Made]:
+    """`make`, whose value is kept from the first call on. `functools.cache` does that too, in 20 calls for each function that it wraps."""
+    made: list[Made] = []
+
+    def ask() -> Made:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return ask
 
 
 @cache

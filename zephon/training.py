@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -21,7 +21,7 @@ from zephon import groups
 from zephon.arrays import filled, to_numpy
 from zephon.errors import DataError, RecipeError, unknown
 from zephon.plugin import Collates, Collation
-from zephon.tensors import Output
+from zephon.tensors import Output, once
 
 Array = Any
 """A `pyarrow.Array` of any type."""
@@ -29,6 +29,7 @@ Ints = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
 
 PositionMode = Literal["sample", "sequence"]
+_POSITION_MODES = get_args(PositionMode)
 POSITIONS = ("position_ids", "positions")
 """Columns that hold a position per token; the first that is there counts."""
 TOKEN_ALIGNED = ("attention_mask", "token_type_ids", "special_tokens_mask", "mm_token_type_ids")
@@ -62,8 +63,8 @@ class TrainingOptions:
             raise TypeError(
                 f"exclude_fields is a list of names, got the string {self.exclude_fields!r}; write [{self.exclude_fields!r}]"
             )
-        if self.position_mode not in get_args(PositionMode):
-            raise RecipeError(unknown("position_mode", str(self.position_mode), get_args(PositionMode)))
+        if self.position_mode not in _POSITION_MODES:
+            raise RecipeError(unknown("position_mode", str(self.position_mode), _POSITION_MODES))
         if self.eos_mask_loss and self.eos_token_id is None:
             raise RecipeError("eos_mask_loss needs to know the EOS token", hint="give eos_token_id=")
 
@@ -109,7 +110,7 @@ def training_fields(
             group=group,
             empty=empty,
             inputs=rows.tokens[:, : rows.shape[1]],
-            segments=rows.segment_lengths,
+            segments=rows.segment_lengths(),
             shift=options.shift,
             flatten=options.flatten,
             dtype=output.dtype,
@@ -122,7 +123,9 @@ def training_fields(
 
 
 def _renamed(fields: dict[str, Callable[[], Any]], options: TrainingOptions) -> dict[str, Callable[[], Any]]:
-    renames = dict(options.rename_fields or {})
+    if not options.rename_fields:
+        return fields
+    renames = dict(options.rename_fields)
     if options.tokens_field not in fields and options.tokens_field in renames:
         renames.setdefault(groups.TOKENS, renames.pop(options.tokens_field))
     for name in renames:
@@ -157,8 +160,12 @@ class TokenRows:
     """bool[B, L]: the loss mask that came with the tokens."""
     positions: Ints | None
     """int[B, L]: the positions that came with the tokens."""
-    shift: bool = True
+    shift: bool
     """Whether inputs are the tokens but the last, and labels the tokens but the first."""
+    edges: Ints
+    """int64[N+1]: where the N segments of the inputs start, in the flattened inputs [B*S], ascending; then B*S."""
+    shape: tuple[int, int]
+    """(B, S)."""
 
     @staticmethod
     def of(group: pa.RecordBatch, options: TrainingOptions, empty: int) -> TokenRows:
@@ -184,42 +191,31 @@ class TokenRows:
             positions = np.where(added >= 0, added, positions)
         trained = _aligned(group, groups.LOSS_MASK, lengths, width, missing=1) if has_column(group, groups.LOSS_MASK) else None
         starts = _starts(group, padding, width, positions)
-        return TokenRows(tokens, lengths, padding, starts, None if trained is None else trained != 0, positions, options.shift)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(B, S)."""
-        return self.tokens.shape[0], max(self.tokens.shape[1] - self.shift, 0)
+        inputs = starts[:, : max(width - options.shift, 0)]
+        edges = np.concatenate([inputs.ravel().nonzero()[0], [inputs.size]])
+        kept = None if trained is None else trained != 0
+        return TokenRows(tokens, lengths, padding, starts, kept, positions, options.shift, edges, inputs.shape)
 
     def kept(self, options: TrainingOptions) -> Bools:
         """bool[B, S]: the labels that are trained on."""
-        rows, size = self.shape
-        width = self.tokens.shape[1]
-        if not size:
-            return np.zeros((rows, 0), dtype=np.bool_)
-        keep: Bools = np.arange(1, width) < (width - self.padding)[:, None]
-        if not options.cross_documents:
-            keep &= ~self.starts[:, 1:]
+        keep: Bools = np.ones(self.tokens.shape, dtype=np.bool_) if options.cross_documents else ~self.starts
         if self.trained is not None:
-            keep &= self.trained[:, 1:]
+            keep &= self.trained
         if options.eos_mask_loss:
             eos = options.eos_token_id
             inputs = self.tokens[:, :-1]
-            keep &= (inputs != eos) if isinstance(eos, int) else ~np.isin(inputs, list(eos or ()))
+            keep[:, 1:] &= (inputs != eos) if isinstance(eos, int) else ~np.isin(inputs, list(eos or ()))
         if options.ignore_index >= 0:  # a label of that id is ignored by every loss, so it must not be counted
-            keep &= self.tokens[:, 1:] != options.ignore_index
-        return keep if self.shift else np.concatenate([np.zeros((rows, 1), dtype=np.bool_), keep], axis=1)
+            keep &= self.tokens != options.ignore_index
+        width = keep.shape[1]
+        keep &= np.arange(width) < (width - self.padding)[:, None]
+        keep[:, :1] = False  # nothing comes before it
+        return keep[:, 1:] if self.shift else keep
 
-    @cached_property
-    def borders(self) -> Ints:
-        """int64[N]: where the N segments of the inputs start, in the flattened inputs [B*S], ascending."""
-        return np.flatnonzero(self.starts[:, : self.shape[1]])
-
-    @cached_property
     def segment_lengths(self) -> Ints:
         """int64[N]: the inputs of each segment; they sum to B*S."""
-        ends = np.append(self.borders[1:], self.shape[0] * self.shape[1]) if len(self.borders) else self.borders
-        return ends - self.borders
+        lengths: Ints = self.edges[1:] - self.edges[:-1]
+        return lengths
 
     def position_ids(self, mode: PositionMode) -> Ints:
         """int64[B, S]."""
@@ -229,29 +225,27 @@ class TokenRows:
         if self.positions is not None:
             return self.positions[:, :size]
         every = np.arange(rows * size)
-        every -= np.repeat(self.borders, self.segment_lengths)
+        every -= self.edges[:-1].repeat(self.segment_lengths())
         return every.reshape(rows, size)
 
     def document_ids(self, *, flatten: bool) -> Ints:
         """int32[B, S]: the number of the segment in its row, or over all rows with `flatten`."""
-        rows, size = self.shape
-        numbers = np.arange(len(self.borders), dtype=np.int32)
-        if not flatten and size:
-            row_of = self.borders // size
-            numbers -= np.searchsorted(row_of, np.arange(rows)).astype(np.int32)[row_of]
-        return np.repeat(numbers, self.segment_lengths).reshape(rows, size)
+        numbers = np.arange(len(self.edges) - 1) if flatten else self._numbers()[1]
+        return numbers.astype(np.int32).repeat(self.segment_lengths()).reshape(self.shape)
 
     def cu_seqlens(self) -> tuple[Ints, Ints]:
         """`(borders int32[B, K] padded with S, longest int32[B])`."""
         rows, size = self.shape
-        if not size:
-            return np.zeros((rows, 1), dtype=np.int32), np.zeros(rows, dtype=np.int32)
-        row_of = self.borders // size
-        first = np.searchsorted(row_of, np.arange(rows))
-        counts = np.append(first[1:], len(row_of)) - first
-        out = np.full((rows, int(counts.max(initial=0)) + 1), size, dtype=np.int32)
-        out[row_of, np.arange(len(row_of)) - first[row_of]] = self.borders - row_of * size
-        return out, (out[:, 1:] - out[:, :-1]).max(axis=1, initial=0).astype(np.int32)
+        row_of, numbers = self._numbers()
+        out = np.full((rows, int(numbers.max(initial=-1)) + 2), size, dtype=np.int32)
+        out[row_of, numbers] = self.edges[:-1] - row_of * size
+        return out, (out[:, 1:] - out[:, :-1]).max(axis=1, initial=0)
+
+    def _numbers(self) -> tuple[Ints, Ints]:
+        """`(row, number in that row)` of each segment, int64[N] both."""
+        rows, size = self.shape
+        row_of = self.edges[:-1] // max(size, 1)
+        return row_of, np.arange(len(row_of)) - row_of.searchsorted(np.arange(rows))[row_of]
 
 
 def _starts(group: pa.RecordBatch, padding: Ints, width: int, positions: Ints | None) -> Bools:
@@ -274,22 +268,22 @@ def _starts(group: pa.RecordBatch, padding: Ints, width: int, positions: Ints | 
 def _pieces(group: pa.RecordBatch, real: Ints) -> tuple[Ints, Ints]:
     """`(row, first token)` of each document piece of the rows that aren't empty."""
     offsets, values = list_column(group, groups.LENGTHS)
-    counts = offsets[1:] - offsets[:-1]
     sizes = values[int(offsets[0]) : int(offsets[-1])].astype(np.int64)
-    rows = np.repeat(np.arange(len(counts)), counts)
-    ends = np.concatenate([[0], np.cumsum(sizes)])
-    begins = ends[:-1] - ends[(offsets - offsets[0])[:-1]][rows]
+    ends = np.zeros(len(sizes) + 1, dtype=np.int64)
+    sizes.cumsum(out=ends[1:])
+    counts = offsets[1:] - offsets[:-1]
     at = ends[offsets - offsets[0]]
     sums = at[1:] - at[:-1]
-    wrong = np.flatnonzero((sums != real) & (counts > 0) & (real > 0))
+    wrong = ((sums != real) & (counts > 0) & (real > 0)).nonzero()[0]
     if len(wrong) or (sizes < 0).any():
         row = int(wrong[0]) if len(wrong) else 0
         raise DataError(
             f"row {row} of a batch: {groups.LENGTHS} sum to {int(sums[row])}, it has {int(real[row])} tokens without padding",
             hint="an operator after packing changed the tokens and not their document lengths",
         )
+    rows = np.arange(len(counts)).repeat(counts)
     used = (sizes > 0) & (real[rows] > 0)
-    return rows[used], begins[used]
+    return rows[used], (ends[:-1] - at[rows])[used]
 
 
 def padding_column(group: pa.RecordBatch) -> Ints:
@@ -308,7 +302,12 @@ def has_column(group: pa.RecordBatch, name: str) -> bool:
 
 def list_column(group: pa.RecordBatch, name: str) -> tuple[Ints, Ints]:
     """`groups.list_parts` of a column, with offsets as int64."""
-    offsets, values = groups.list_parts(groups.column(group, name))
+    return _list_parts(groups.column(group, name))
+
+
+def _list_parts(column: Array) -> tuple[Ints, Ints]:
+    """As `list_column`, where the column is at hand."""
+    offsets, values = groups.list_parts(column)
     return offsets.astype(np.int64, copy=False), values
 
 
@@ -319,22 +318,23 @@ def _dense(offsets: Ints, values: Ints, width: int, fill: int) -> Ints:
     if len(flat) == rows * width:
         return flat.reshape(rows, width)
     out = np.full((rows, width), fill, dtype=flat.dtype)
-    out[np.arange(width) < np.diff(offsets)[:, None]] = flat
+    out[np.arange(width) < (offsets[1:] - offsets[:-1])[:, None]] = flat
     return out
 
 
 def _aligned(group: pa.RecordBatch, name: str, lengths: Ints, width: int, *, missing: int = 0) -> Ints:
     """A column of one number per token as [B, L]; 0 where padding was added, `missing` in rows where the list is null."""
     column: Array = groups.column(group, name)
-    offsets, values = list_column(group, name)
+    offsets, values = _list_parts(column)
     sizes = offsets[1:] - offsets[:-1]
-    null = to_numpy(column.is_null()) if column.null_count else np.zeros(len(sizes), dtype=np.bool_)
-    wrong = np.flatnonzero((sizes != lengths) & ~null)
+    null = to_numpy(column.is_null()) if column.null_count else None
+    unlike = sizes != lengths
+    wrong = (unlike if null is None else unlike & ~null).nonzero()[0]
     if len(wrong):
         row = int(wrong[0])
         raise DataError(f"row {row} of a batch has {int(lengths[row])} tokens, but {int(sizes[row])} values in {name!r}")
     out = _dense(offsets, values, width, 0)
-    if null.any():
+    if null is not None:
         out = np.where(null[:, None] & (np.arange(width) < lengths[:, None]), missing, out)
     return out
 
@@ -345,44 +345,38 @@ def _aligned(group: pa.RecordBatch, name: str, lengths: Ints, width: int, *, mis
 def _token_fields(rows: TokenRows, options: TrainingOptions, output: Output) -> dict[str, Callable[[], Any]]:
     """What is made from the tokens, by name; each is computed only when it is asked for."""
     size = rows.shape[1]
+    keep = once(lambda: rows.kept(options))
 
-    def shaped(array: Ints) -> Ints:
-        return array.reshape(-1) if options.flatten else array
+    def finish(array: Ints) -> Any:
+        return output.finish(array.reshape(-1) if options.flatten else array)
 
-    @cache
-    def keep() -> Bools:
-        return rows.kept(options)
-
-    @cache
-    def cu_seqlens() -> tuple[Any, Any]:
+    def borders() -> tuple[Any, Any]:
         if not options.flatten:
             borders, longest = rows.cu_seqlens()
             return output.finish(borders), output.finish(longest)
-        ends = np.append(rows.borders, rows.shape[0] * size).astype(np.int32)
-        return output.finish(ends), int(rows.segment_lengths.max(initial=0))
+        return output.finish(rows.edges.astype(np.int32)), int(rows.segment_lengths().max(initial=0))
+
+    cu_seqlens = once(borders)
+    position_ids = once(lambda: finish(output.integers(rows.position_ids(options.position_mode))))
 
     def labels() -> Any:
         out = output.integers(rows.tokens[:, 1:] if rows.shift else rows.tokens)
         np.copyto(out, options.ignore_index, where=~keep())
-        return output.finish(shaped(out))
+        return finish(out)
 
     def padding_mask() -> Any:
-        return output.finish(shaped(np.arange(size) >= (rows.tokens.shape[1] - rows.padding)[:, None]))
-
-    @cache
-    def position_ids() -> Any:
-        return output.finish(shaped(output.integers(rows.position_ids(options.position_mode))))
+        return finish(np.arange(size) >= (rows.tokens.shape[1] - rows.padding)[:, None])
 
     def count() -> int:
         return int(np.count_nonzero(keep()))
 
     fields: dict[str, Callable[[], Any]] = {
-        "input_ids": lambda: output.finish(shaped(output.integers(rows.tokens[:, :size]))),
+        "input_ids": lambda: finish(output.integers(rows.tokens[:, :size])),
         "labels": labels,
-        "loss_mask": lambda: output.finish(shaped(keep().astype(np.float32))),
+        "loss_mask": lambda: finish(keep().astype(np.float32)),
         "position_ids": position_ids,
         "positions": position_ids,
-        "document_ids": lambda: output.finish(shaped(rows.document_ids(flatten=options.flatten))),
+        "document_ids": lambda: finish(rows.document_ids(flatten=options.flatten)),
         "padding_mask": padding_mask,
         "cu_seqlens": lambda: cu_seqlens()[0],
         "max_seqlen": lambda: cu_seqlens()[1],
@@ -397,7 +391,10 @@ def _token_fields(rows: TokenRows, options: TrainingOptions, output: Output) -> 
         "max_seqlen": options.return_cu_seqlens,
         "num_valid_tokens": options.return_num_valid_tokens,
     }
-    return {name: make for name, make in fields.items() if asked.get(name, True)}
+    for name, wanted in asked.items():
+        if not wanted:
+            del fields[name]
+    return fields
 
 
 def _other_fields(
@@ -416,4 +413,4 @@ def _other_fields(
         return output.column(groups.column(group, name))
 
     names = [name for name in groups.user_columns(group.schema) if name not in used]
-    return {name: (lambda n=name: aligned(n) if n in per_token else other(n)) for name in names}  # type: ignore[misc]
+    return {name: partial(aligned if name in per_token else other, name) for name in names}
