@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
+from itertools import accumulate, compress, pairwise
 from typing import Any
 
 import numpy as np
@@ -37,13 +38,12 @@ class BatchImages:
     def __init__(self, batch: Collation) -> None:
         self.batch = batch
         self.counts, self._planned = self._flat(columns.IMAGE_PLANS)
-        """int64[B] images of each row, and all plans."""
+        """The images of each row, and all plans."""
 
     @cached_property
     def row(self) -> Ints:
         """int64[N]: the row of each image."""
-        rows: Ints = np.repeat(np.arange(len(self.counts)), self.counts)
-        return rows
+        return _rows(self.counts)
 
     @cached_property
     def plans(self) -> list[Plan]:
@@ -76,17 +76,20 @@ class BatchImages:
         values = np.empty((len(spans), 3), dtype=np.int64)
         for place, name in enumerate(("start", "stop", "image")):
             values[:, place] = to_numpy(spans.field(name))
-        return np.repeat(np.arange(len(counts)), counts), values
+        return _rows(counts), values
 
     def check_spans(self) -> None:
         """Raise `DataError` where a span is not in the inputs, or names an image that its row doesn't have."""
         row, spans = self._spans
         size = self.batch.inputs.shape[1]
-        start, stop, image = spans.T
-        if ((start >= 0) & (stop > start) & (stop <= size) & (image >= 0) & (image < self.counts[row])).all():
+        for (begin, end, number), place in zip(spans.tolist(), row.tolist(), strict=True):
+            if not (0 <= begin < end <= size and 0 <= number < self.counts[place]):
+                break
+        else:
             return
+        start, stop, image = spans.T
         for wrong, what in (
-            ((image < 0) | (image >= self.counts[row]), "names an image that the row doesn't have"),
+            ((image < 0) | (image >= np.array(self.counts)[row]), "names an image that the row doesn't have"),
             ((start < 0) | (stop <= start) | (stop > size + self.batch.shift), "is not in its tokens"),
             (stop > size, "ends with the row's last token, which is no input with shift=True"),
         ):
@@ -101,7 +104,7 @@ class BatchImages:
 
     def borders(self) -> Ints:
         """int32[N+1]: where blocks start and end."""
-        return np.cumsum([0, *(plan.blocks for plan in self.plans)], dtype=np.int32)
+        return np.array([0, *accumulate([plan.blocks for plan in self.plans])], dtype=np.int32)
 
     def documents(self) -> Ints:
         """int32[N]: the document of each image, as `document_ids` numbers them."""
@@ -109,20 +112,20 @@ class BatchImages:
             inside = np.zeros(len(self.row), dtype=np.int32)
         else:
             counts, values = self._flat(columns.IMAGE_DOCUMENT)
-            if not np.array_equal(counts, self.counts):
+            if counts != self.counts:
                 raise DataError(f"{columns.IMAGE_DOCUMENT!r} is not parallel to {columns.IMAGE_PLANS!r}")
             inside = to_numpy(values).astype(np.int32)
         if not self.batch.flatten:
             return inside
         rows, size = self.batch.inputs.shape
-        first = np.searchsorted(np.cumsum(self.batch.segments), np.arange(rows) * size, side="right")
+        first = self.batch.segments.cumsum().searchsorted(np.arange(rows) * size, side="right")
         running: Ints = (inside + first[self.row]).astype(np.int32)
         return running
 
     def spans(self, *, flatten: bool) -> Ints:
         """int32[M, 3]."""
         row, spans = self._spans
-        first_image = np.cumsum(self.counts) - self.counts
+        first_image = np.array([0, *accumulate(self.counts)], dtype=np.int32)
         moved = spans.astype(np.int32)
         moved[:, 2] += first_image[row]
         if flatten:
@@ -145,48 +148,53 @@ class BatchImages:
         """
         counts, files = self._flat(columns.PIXELS)
         shaped, shapes = self._flat(columns.PIXEL_SHAPES)
-        if not (np.array_equal(counts, self.counts) and np.array_equal(shaped, counts)):
+        if not counts == shaped == self.counts:
             raise DataError(f"{columns.PIXELS!r}, {columns.PIXEL_SHAPES!r} and {columns.IMAGE_PLANS!r} are not parallel")
         shape: list[list[int]] = shapes.to_pylist()
         begin, data = _bytes(files)
-        valid = to_numpy(files.is_valid()) if files.null_count else np.ones(len(files), dtype=np.bool_)
-        sizes = np.array([math.prod(s) for s in shape], dtype=np.int64)
-        kind = np.dtype(np.float32 if len(data) and begin[-1] - begin[0] == 4 * sizes[valid].sum() else np.uint8)
-        for i, plan in enumerate(self.plans):
+        valid: list[bool] = files.is_valid().to_pylist() if files.null_count else [True] * len(files)
+        sizes = [math.prod(s) for s in shape]
+        floats = 4 * sum(compress(sizes, valid))
+        kind = np.dtype(np.float32 if len(data) and begin[-1] - begin[0] == floats else np.uint8)
+        for i, (plan, known, size) in enumerate(zip(self.plans, valid, sizes, strict=True)):
             if not shape[i] or shape[i][0] != plan.blocks:
                 raise DataError(f"image {i} of a batch has blocks of shape {shape[i]}, its plan says {plan.blocks} blocks")
-            if valid[i] and begin[i + 1] - begin[i] != sizes[i] * kind.itemsize:
+            if known and begin[i + 1] - begin[i] != size * kind.itemsize:
                 raise DataError(f"image {i} of a batch has {begin[i + 1] - begin[i]} bytes of pixels, its shape is {shape[i]}")
         given = data[begin[0] : begin[-1]]
         whole: Ints
-        if valid.all():
+        if all(valid):
             whole = (given if _is_free(given, kind) else _copied(given)).view(kind)
         else:
-            whole = np.full(int(sizes.sum()), BLANK if kind == np.uint8 else 0, dtype=kind)
+            whole = np.full(sum(sizes), BLANK if kind == np.uint8 else 0, dtype=kind)
             whole[np.repeat(valid, sizes)] = np.array(given).view(kind)
-        ends = np.cumsum(sizes)
-        views = [whole[end - size : end].reshape(s) for end, size, s in zip(ends, sizes, shape, strict=True)]
+        views = [whole[end - size : end].reshape(s) for end, size, s in zip(accumulate(sizes), sizes, shape, strict=True)]
         tails = {tuple(s[1:]) for s in shape}
         return whole.reshape(-1, *tails.pop()) if len(tails) == 1 else whole[:0], views
 
-    def _flat(self, name: str) -> tuple[Ints, Array]:
-        """`(int64[B] elements of each row, all of them)` of a list column."""
+    def _flat(self, name: str) -> tuple[list[int], Array]:
+        """`(elements of each row, all of them)` of a list column."""
         array: Array = groups.column(self.batch.group, name)
         if array.null_count:
-            return list_sizes(array), array.flatten()
-        ends = to_numpy(array.offsets).astype(np.int64)
-        first, last = (int(ends[0]), int(ends[-1])) if len(ends) else (0, 0)
-        return ends[1:] - ends[:-1], array.values.slice(first, last - first)
+            return list_sizes(array).tolist(), array.flatten()
+        ends = to_numpy(array.offsets).tolist() or [0]
+        return [end - begin for begin, end in pairwise(ends)], array.values.slice(ends[0], ends[-1] - ends[0])
 
 
-def _bytes(files: Array) -> tuple[Ints, Pixels]:
-    """`(int64[N+1], uint8[...])`: the bytes of element i are `data[begin[i]:begin[i+1]]`; nothing for nulls."""
+def _rows(counts: list[int]) -> Ints:
+    """int64: the row of each element."""
+    rows: Ints = np.arange(len(counts)).repeat(counts)
+    return rows
+
+
+def _bytes(files: Array) -> tuple[list[int], Pixels]:
+    """`(N+1 places, uint8[...])`: the bytes of element i are `data[begin[i]:begin[i+1]]`; nothing for nulls."""
     if files.null_count:
         files = pc.coalesce(files, from_values([b""] * len(files), files.type))
     offsets: Any
     _, offsets, data = files.buffers()
     kind = np.int64 if pa.types.is_large_binary(files.type) else np.int32
-    begin = np.frombuffer(offsets, kind)[files.offset : files.offset + len(files) + 1].astype(np.int64)
+    begin: list[int] = np.frombuffer(offsets, kind)[files.offset : files.offset + len(files) + 1].tolist()
     return begin, np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from zephon.errors import DataError, RecipeError, unknown
 from zephon.plugin import Collation, Fields
+from zephon.tensors import once
 from zephon_vision import columns
 from zephon_vision._batch_images import BatchImages
 from zephon_vision.policies.base import Policy
@@ -96,12 +96,7 @@ def vision_fields(batch: Collation, fields: Fields) -> Fields:
     made["image_spans"] = lambda: finish(images.spans(flatten=batch.flatten))
     if policy is not None and policy.mrope and "position_ids" in made:
         merge = policy.merge
-
-        @cache
-        def positions() -> Any:
-            return finish(images.positions(merge))
-
-        made["position_ids"] = positions
+        made["position_ids"] = positions = once(lambda: finish(images.positions(merge)))
         if "positions" in made:
             made["positions"] = positions
     return made

@@ -47,7 +47,8 @@ def mrope_positions(
     # its document: an image takes fewer positions than tokens.
     place = np.arange(borders[-1])
     rows = np.empty((3 + text_row, len(place)), dtype=np.int64)
-    rows[:] = place - (ends - sizes).repeat(sizes)
+    np.subtract(place, (ends - sizes).repeat(sizes), out=rows[0])
+    rows[1:] = rows[0]
     three, here, saved = rows[-3:], -1, 0
     nexts = [*(start for start, _, _ in images), len(place)][1:]
     for (start, stop, document), (frames, high, wide), following in zip(images, shapes, nexts, strict=True):
