@@ -56,9 +56,12 @@ def manual(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("small")
-def test_the_demo_ends_with_all_hashes_in_agreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With photographs, since there are no manuals where it is told to look."""
-    assert main(["demo", "--vlm", "--quick", "--dir", str(tmp_path / "d"), "--manuals", str(tmp_path)]) == 0
+def test_the_demo_ends_with_all_hashes_in_agreement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With photographs, since there are no manuals where this system has its own."""
+    monkeypatch.setattr(demo_vlm_data, "MANUALS", (str(tmp_path),))
+    assert main(["demo", "--vlm", "--quick", "--dir", str(tmp_path / "d")]) == 0
     out = capsys.readouterr().out
     assert "all hashes agree" in out.splitlines()[-2]
     for words in (
@@ -73,6 +76,22 @@ def test_the_demo_ends_with_all_hashes_in_agreement(tmp_path: Path, capsys: pyte
     names = {path.name for path in (tmp_path / "d").iterdir()}
     assert {"documents.parquet", "chats.parquet", "tokenizer.json", "preview.html"} <= names
     assert 'src="data:image/' in (tmp_path / "d" / "preview.html").read_text(encoding="utf-8")
+
+
+def test_a_folder_without_manuals_is_no_reason_to_show_something_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in (tmp_path, tmp_path / "gone"):
+        assert main(["demo", "--vlm", "--quick", "--manuals", str(folder)]) == 1
+        assert "has 0 HTML pages with figures, and the demo needs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--manuals", "."], ["--vlm", "--size", "2"]])
+def test_options_of_the_other_demo_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["demo", *words])
+    assert caught.value.code == 2
+    assert words[-2] in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("small")

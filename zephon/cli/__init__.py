@@ -26,7 +26,9 @@ def make_parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--dir", metavar="D", help="keep the data sets and the tokenizer in this folder (default: a temporary one)"
     )
-    demo.add_argument("--size", metavar="MB", type=_size, help="text per data set, at most (default: 8; with --quick: 1)")
+    demo.add_argument(
+        "--size", metavar="MB", type=_size, help="text per data set, at most (default: 8; with --quick: 1); not with --vlm"
+    )
     demo.add_argument("--quick", action="store_true", help="few steps and little data: a check, not a show")
     demo.add_argument(
         "--vlm", action="store_true", help="documents with images: packed, decoded, the same pixels on 1, 2 and 4 ranks"
@@ -106,7 +108,12 @@ def _size(text: str) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit status. 0: done; 1: failed, with the reason on stderr; 2: wrong usage; 130: interrupted."""
-    given = make_parser().parse_args(arguments)
+    parser = make_parser()
+    given = parser.parse_args(arguments)
+    if given.command == "demo" and not given.vlm and given.manuals is not None:
+        parser.error("demo: --manuals is for --vlm")
+    if given.command == "demo" and given.vlm and given.size is not None:
+        parser.error("demo: --size is for the demo of text, not for --vlm")
     try:
         return _run(given)
     except ZephonError as error:

@@ -85,11 +85,15 @@ class Seen(Measured):
 
 
 def run_demo_vlm(*, folder: str | None, manuals: str | None, quick: bool) -> int:
-    """Run the demo; 0 where all hashes agree, else 1. Raises `PluginError` where its extra isn't installed.
+    """Run the demo; 0 where all hashes agree, else 1.
+
+    Raises:
+        PluginError: its extra isn't installed.
+        RecipeError: `folder` can't be written, or `manuals` has too few pages with figures.
 
     Args:
         folder: where data, tokenizer and `preview.html` are kept; None: in a temporary folder, without the preview.
-        manuals: a folder with HTML manuals to use; None: where Debian's packages put theirs.
+        manuals: a folder with HTML manuals to use; None: where Debian's packages put theirs, or photographs if there are none.
     """
     size = QUICK if quick else FULL
     began = time.monotonic()
@@ -125,7 +129,13 @@ def make_data(place: Path, size: Size, manuals: str | None) -> Path:
         raise PluginError(f"the demo needs the package {error.name!r}", hint="pip install 'zephon[demo-vlm]'") from error
     pages = demo_vlm_data.manual_pages([manuals] if manuals else demo_vlm_data.MANUALS, size.pages)
     what = "illustrated manuals"
-    if len(pages) < size.pages // 4:
+    least = size.pages // 4
+    if manuals and len(pages) < least:
+        raise RecipeError(
+            f"--manuals {manuals!r} has {len(pages)} HTML pages with figures, and the demo needs {least}",
+            hint="without --manuals the photographs of scikit-image and scikit-learn will do",
+        )
+    if len(pages) < least:
         pages, what = demo_vlm_data.photograph_pages(size.pages), "photographs of scikit-image and scikit-learn"
     chats = [chat for number, page in enumerate(pages) if (chat := demo_vlm_data.as_chat(page, number)) is not None]
     for name, rows in (("documents", [demo_vlm_data.as_document(page) for page in pages]), ("chats", chats)):
