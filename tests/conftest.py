@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -28,6 +29,10 @@ settings.load_profile(os.environ.get("ZEPHON_TESTS", "quick"))
 os.environ.setdefault("HF_HOME", os.path.expanduser("~/.cache/huggingface"))
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="zephon-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+
+# A shell has what it starts with `&` ignore Ctrl-C, and so would the programs that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RUNNERS = ("inline", "threads", "processes")
 

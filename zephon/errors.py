@@ -19,6 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+_UNSAID = "str() failed>"
+"""What `traceback` puts in the place of an exception's text when making it raised anything at all."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
@@ -140,8 +143,21 @@ def wrap(error: BaseException, where: Where) -> ZephonError:
     if isinstance(error, ZephonError):
         error.where = error.where.within(where)
         return error
+    return DataError(f"{type(error).__name__}: {error}", where=where, trace=trace_of(error))
+
+
+def trace_of(error: BaseException) -> str:
+    """Its traceback as text.
+
+    Raises:
+        KeyboardInterrupt: a Ctrl-C came while the text of an exception was made, where `traceback` takes it for a failure of that.
+    """
     trace = "".join(traceback.format_exception(error))
-    return DataError(f"{type(error).__name__}: {error}", where=where, trace=trace)
+    if _UNSAID in trace:
+        again = "".join(traceback.format_exception(error))
+        if again.count(_UNSAID) < trace.count(_UNSAID):  # it can be made, after all
+            raise KeyboardInterrupt
+    return trace
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:

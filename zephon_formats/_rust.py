@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,8 +28,7 @@ def foreign_errors(what: str) -> Iterator[None]:
     except BaseException as error:  # a panic is nothing less
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        trace = "".join(traceback.format_exception(error))
-        raise DataError(f"{what}: {said(error)}", trace=trace) from error
+        raise DataError(f"{what}: {said(error)}", trace=errors.trace_of(error)) from error
 
 
 def said(error: BaseException) -> str:

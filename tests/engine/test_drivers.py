@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from zephon.engine.drivers import BackgroundPump
+from zephon.waiting import Bell
 
 
 class Turned:
     """Stands for a pump: each turn makes one delivery of each piece of work that ended, and notes the thread."""
 
     def __init__(self) -> None:
-        self.wake = threading.Event()
+        self.wake = Bell()
         self.deliveries: deque[Any] = deque()
         self.error: BaseException | None = None
         self.finished = False
@@ -55,7 +56,7 @@ def test_for_a_consumer_that_waits_the_thread_that_ended_a_task_turns_the_pump(s
     driver.start()
 
     def work() -> None:
-        while not driver._hungry or driver._turning.locked():
+        while not driver._hungry or driver._turner is not None:
             time.sleep(0.001)
         time.sleep(0.02)  # the consumer is asleep
         pump.ended.append("batch")

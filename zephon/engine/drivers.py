@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from zephon.engine.pump import Delivery, Pump, bark
 from zephon.errors import InternalError
+from zephon.waiting import Bell
 
 _LINGER_S = 0.001
 """How long the pump's thread stays away after the consumer had to wait: it may be back at once."""
@@ -34,11 +35,11 @@ class BackgroundPump:
         self._leaving = leaving
         self._moves = False
         """Something may have to move on since the pump was turned last."""
-        self._call = threading.Event()
+        self._call = Bell()
         """There is something to do for the thread."""
-        self._stop = threading.Event()
-        self._turning = threading.Lock()
-        """Held by who turns the pump."""
+        self._stopped = False
+        self._turning = threading.RLock()
+        """Held by who turns the pump. Nobody else can release it: so a consumer may try after a Ctrl-C, whether it got it or not."""
         self._turner: threading.Thread | None = None
         self._watchdog_s = watchdog_s
         self._describe = describe
@@ -60,13 +61,18 @@ class BackgroundPump:
         if not self._hungry:
             self._pump.wake.set()
             self._call.set()
-        elif self._leaving is None or self._serve() or self._stop.is_set():
+        elif self._leaving is None or self._serve() or self._stopped:
             self._pump.wake.set()
 
     def _serve(self) -> bool:
         """Turn the pump for the consumer, unless somebody does, who will see `_moves`; whether the consumer is to look."""
         pump = self._pump
-        while self._moves and self._wanted and self._turning.acquire(blocking=False):
+        while (
+            self._moves
+            and self._wanted
+            and self._turner is not threading.current_thread()
+            and self._turning.acquire(blocking=False)
+        ):
             try:
                 while self._wanted and self._turn():
                     pass
@@ -77,16 +83,15 @@ class BackgroundPump:
     @property
     def _wanted(self) -> bool:
         """Whether the consumer waits, and nothing is there for it."""
-        return self._hungry and not (self._pump.deliveries or self._pump.finished or self._stop.is_set())
+        return self._hungry and not (self._pump.deliveries or self._pump.finished or self._stopped)
 
     def _run(self) -> None:
         pump = self._pump
-        while not self._stop.is_set() and not pump.finished:
+        while not self._stopped and not pump.finished:
             self._call.wait(1.0)
-            self._call.clear()
             if not self._hungry and (rest := self._fed + _LINGER_S - time.monotonic()) > 0:
-                self._stop.wait(rest)
-            while not self._hungry and not self._stop.is_set():
+                time.sleep(rest)
+            while not self._hungry and not self._stopped:
                 with self._turning:
                     if not self._turn():
                         break
@@ -143,15 +148,18 @@ class BackgroundPump:
     def _help(self) -> None:
         """Turn the pump, or wait until there is something to do."""
         pump = self._pump
-        if self._stop.is_set():
+        if self._stopped:
             raise InternalError("the pump is closed")
-        if not self._turning.acquire(timeout=1.0):
-            return self._watch()
         try:
+            if not self._turning.acquire(timeout=1.0):
+                return self._watch()
             pump.wake.clear()
             moved = bool(pump.deliveries) or self._turn(raises=True)
         finally:
-            self._turning.release()
+            try:  # noqa: SIM105 - a line of Python, as `suppress` is, lets a Ctrl-C come in between
+                self._turning.release()
+            except RuntimeError:  # it isn't ours: somebody turns the pump for long, or a Ctrl-C came first
+                pass
         if not moved and not self._moves:
             if self._leaving is not None:
                 self._leaving()
@@ -168,7 +176,7 @@ class BackgroundPump:
 
     def close(self) -> None:
         """Stop the thread, and have nobody turn the pump any more. Idempotent."""
-        self._stop.set()
+        self._stopped = True
         self._pump.wake.set()
         self._call.set()
         here = threading.current_thread()

@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from zephon.waiting import Promise
+
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -52,7 +54,7 @@ class Crew:
     """The threads that want a value while it is made, or one that was asked for later: those do some of the maker's jobs."""
 
     def __init__(self) -> None:
-        self._jobs: Future[deque[tuple[Callable[[], Any], Future[Any]]]] = Future()
+        self._jobs: Future[deque[tuple[Callable[[], Any], Future[Any]]]] = Promise()
 
     def share(self, jobs: Sequence[Callable[[], U]]) -> list[U]:
         """What the jobs give, each done once by some thread; the maker begins with the first, the others with the last. Once for each
@@ -61,7 +63,7 @@ class Crew:
         Raises:
             BaseException: what a job raised; those that nobody had begun are left out then.
         """
-        given: list[tuple[Callable[[], U], Future[U]]] = [(job, Future()) for job in jobs]
+        given: list[tuple[Callable[[], U], Future[U]]] = [(job, Promise()) for job in jobs]
         left = deque(given)
         self._jobs.set_result(left)
         _do(left.popleft)
@@ -124,7 +126,7 @@ class Keep(Generic[T]):
                 self._values.move_to_end(name)
                 crew = self._crews.get(name)
             else:
-                future: Future[T] = Future()
+                future: Future[T] = Promise()
                 self._values[name] = future, 0
                 others += self._crews.values() if helps else ()
                 mine = self._crews[name] = Crew()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import logging
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from zephon.engine.meter import Stopwatch
 from zephon.engine.state import LaneState
 from zephon.engine.tasks import Load
 from zephon.errors import ZephonError, at
+from zephon.waiting import Bell, Promise
 
 log = logging.getLogger("zephon.engine")
 
@@ -123,7 +123,7 @@ class Pump:
     ) -> None:
         self.lanes = list(lanes)
         self.cut = cut
-        self.wake = threading.Event()
+        self.wake = Bell()
         self.deliveries: deque[Delivery] = deque()
         self.error: BaseException | None = None
         self.finished = False
@@ -390,7 +390,7 @@ def locate(error: ZephonError, names: Sequence[str], paths: Callable[[int, int],
 
 def finished(value: Any = None, error: BaseException | None = None) -> Future[Any]:
     """A future that is done."""
-    future: Future[Any] = Future()
+    future: Future[Any] = Promise()
     if error is not None:
         future.set_exception(error)
     else:

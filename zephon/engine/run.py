@@ -35,6 +35,7 @@ from zephon.plan.source import CHUNK_BYTES, Chunk, Plan
 from zephon.runners.base import Groups, Runner, Work
 from zephon.runners.pool import ThreadPool
 from zephon.runners.switching import Turns
+from zephon.waiting import Promise
 
 _SETTLE_EVERY = 256
 
@@ -297,10 +298,10 @@ class Run:
 
     def close(self) -> None:
         """Stop and join everything. Idempotent."""
-        if self._finalizer is not None:
-            self._finalizer.detach()
-            self._finalizer = None
         _close_parts(self._driver, self._runner, self._local, self._turns)
+        if self._finalizer is not None:
+            self._finalizer.detach()  # not before: a Ctrl-C may come while parts are closed, and leave it the others
+            self._finalizer = None
         self._quarantine.close()
         self.fetcher.close()
         self.spill.close()
@@ -404,7 +405,7 @@ class _Read:
 
     work: Callable[[], Any]
     where: Where
-    future: Future[Any] = field(default_factory=Future)
+    future: Future[Any] = field(default_factory=Promise)
 
     @property
     def label(self) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from zephon.errors import RunnerError, Where
 from zephon.runners.base import Groups, StageSpec
 from zephon.runners.worker import STOPS, cancel, fail, ours, succeed
+from zephon.waiting import Promise
 
 _PATIENCE_S = 5.0
 """How long `close` waits for running tasks. A thread can't be killed; one that takes longer is left behind and its result ignored."""
@@ -30,7 +31,7 @@ class Task:
     groups: Groups
     note: Any
     label: str
-    future: Future[tuple[Groups, Any]] = field(default_factory=Future)
+    future: Future[tuple[Groups, Any]] = field(default_factory=Promise)
 
 
 class Pool(ABC):
@@ -67,6 +68,7 @@ class PooledRunner(ABC):
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._pool: Pool | None = None
+        self._finalizer: Any = None
 
     @abstractmethod
     def open(self, stages: Sequence[StageSpec]) -> Pool:
@@ -77,7 +79,7 @@ class PooledRunner(ABC):
         self.close()
         self._pool = self.open(stages)
         # Collected, or the interpreter ends: both close. The pool's threads hold the pool, never the runner.
-        weakref.finalize(self, self._pool.close)
+        self._finalizer = weakref.finalize(self, self._pool.close)
 
     def submit(self, stage: int, groups: Groups, note: Any, *, label: str) -> Future[tuple[Groups, Any]]:
         """Queue one task; after `close` its future fails with `RunnerError`."""
@@ -98,6 +100,8 @@ class PooledRunner(ABC):
         """Cancel what waits, and end the workers."""
         if self._pool is not None:
             self._pool.close()
+        if self._finalizer is not None:
+            self._finalizer.detach()  # closed: it would only be where Python drops a Ctrl-C, as it does in every finalizer
 
 
 class Job(Protocol):

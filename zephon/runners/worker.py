@@ -21,7 +21,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from zephon.errors import DataError, RunnerError, Where, ZephonError, wrap
+from zephon.errors import DataError, RunnerError, Where, ZephonError, trace_of, wrap
 from zephon.runners.arena import Channel, Parcel, pack, unpack
 from zephon.runners.base import Groups, StageSpec, Work
 
@@ -68,7 +68,7 @@ def ours(error: BaseException, where: Where) -> ZephonError:
     except Exception:
         made = DataError(f"{type(error).__name__}: (its message can't be shown)", where=where)
     if not made.trace:
-        made.trace = "".join(traceback.format_exception(error))
+        made.trace = trace_of(error)
     return made
 
 

@@ -10,14 +10,13 @@ import os
 import tempfile
 import threading
 import time
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 
-from zephon.errors import DataError, Where
+from zephon.errors import DataError, Where, trace_of
 from zephon.plugin import FileInfo
 from zephon.storage.client import Client
 from zephon.storage.conditional import Answer, conditional_range
@@ -374,9 +373,11 @@ class FsspecStore:
             Fault.BUSY: "the store asks for fewer requests: fewer workers, longer reads, or more retries",
             Fault.PASSING: "the network or the store is in trouble; StoreOptions has retries and time-outs",
         }
-        trace = "".join(traceback.format_exception(error))
         return DataError(
-            f"{path!r} {what} after {tries}: {error}", where=Where(shard=path), hint=hints.get(error.fault), trace=trace
+            f"{path!r} {what} after {tries}: {error}",
+            where=Where(shard=path),
+            hint=hints.get(error.fault),
+            trace=trace_of(error),
         )
 
     def _inner(self, path: str) -> str:

@@ -1,0 +1,83 @@
+"""A Ctrl-C ends an iteration with `KeyboardInterrupt`, wherever in the consumer's thread it comes, and leaves no thread behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from signal import SIGINT, raise_signal
+
+import pytest
+
+from zephon.errors import Where, wrap
+
+SCRIPT = """
+import json, signal, sys, threading
+sys.path.insert(0, {tests!r})
+from strategies import MIXED
+
+FILES = ("/threading.py", "/concurrent/futures/_base.py", "/zephon/engine/drivers.py", "/zephon/waiting.py", "/zephon/runners/pool.py")
+seen, wanted, came = {{}}, None, 0
+
+def look(frame, event, what):
+    # Python looks for signals where a function of its own begins, and where one of C's has returned
+    global came
+    if event in ("call", "c_return") and frame.f_code.co_filename.endswith(FILES):
+        place = frame.f_code.co_filename, frame.f_lineno, event
+        seen[place] = None
+        if place == wanted:
+            came += 1
+            if came == when:
+                signal.raise_signal(signal.SIGINT)
+
+def iterate():
+    batches = 0
+    try:
+        sys.setprofile(look)
+        for _ in MIXED.pipeline(runner="threads", workers=2, max_steps=3):
+            batches += 1
+        return "the end", batches
+    except BaseException as error:
+        return type(error).__name__, batches
+    finally:
+        sys.setprofile(None)
+
+_, every = iterate()
+places, wrong, interrupted = list(seen), [], 0
+for wanted in places:
+    for when in (1, 4):
+        before, came = set(threading.enumerate()), 0
+        how, batches = iterate()
+        left = [thread.name for thread in set(threading.enumerate()) - before]
+        interrupted += how == "KeyboardInterrupt"
+        # `Thread.start` of the standard library has an event of its own, which complains that it is unlocked
+        ended = how == "KeyboardInterrupt" or (how == "RuntimeError" and not batches) or came < when
+        # what was being started, or closed, may be left
+        if not ended or (0 < batches < every and left):
+            wrong.append([wanted, when, how, batches, left])
+print(json.dumps([interrupted, wrong]))
+"""
+
+
+def test_at_any_place_that_takes_a_lock() -> None:
+    script = SCRIPT.format(tests=str(Path(__file__).parents[1]))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    interrupted, wrong = json.loads(done.stdout)
+    assert wrong == []
+    assert interrupted > 50
+
+
+def test_while_the_text_of_an_error_is_made() -> None:
+    class Interrupted(ValueError):
+        texts = 0
+
+        def __str__(self) -> str:
+            self.texts += 1
+            if self.texts == 2:  # the first is for the message, this one for the traceback
+                raise_signal(SIGINT)
+            return "a bad row"
+
+    with pytest.raises(KeyboardInterrupt):
+        wrap(Interrupted(), Where())
