@@ -24,11 +24,12 @@ def look(frame, event, what):
     # Python looks for signals where a function of its own begins, and where one of C's has returned
     global came
     if event in ("call", "c_return") and frame.f_code.co_filename.endswith(FILES):
-        place = frame.f_code.co_filename, frame.f_lineno, event
+        back = frame.f_back
+        place = frame.f_code.co_filename, frame.f_lineno, event, back.f_lineno, back.f_back and back.f_back.f_lineno
         seen[place] = None
         if place == wanted:
             came += 1
-            if came == when:
+            if came == 1:
                 signal.raise_signal(signal.SIGINT)
 
 def iterate():
@@ -46,16 +47,15 @@ def iterate():
 _, every = iterate()
 places, wrong, interrupted = list(seen), [], 0
 for wanted in places:
-    for when in (1, 4):
-        before, came = set(threading.enumerate()), 0
-        how, batches = iterate()
-        left = [thread.name for thread in set(threading.enumerate()) - before]
-        interrupted += how == "KeyboardInterrupt"
-        # `Thread.start` of the standard library has an event of its own, which complains that it is unlocked
-        ended = how == "KeyboardInterrupt" or (how == "RuntimeError" and not batches) or came < when
-        # what was being started, or closed, may be left
-        if not ended or (0 < batches < every and left):
-            wrong.append([wanted, when, how, batches, left])
+    before, came = set(threading.enumerate()), 0
+    how, batches = iterate()
+    left = [thread.name for thread in set(threading.enumerate()) - before]
+    interrupted += how == "KeyboardInterrupt"
+    # `Thread.start` of the standard library has an event of its own, which complains that it is unlocked
+    ended = how == "KeyboardInterrupt" or (how == "RuntimeError" and not batches) or not came
+    # what was being started, or closed, may be left
+    if not ended or (0 < batches < every and left):
+        wrong.append([wanted, how, batches, left])
 print(json.dumps([interrupted, wrong]))
 """
 
