@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import errors, groups, keys
-from zephon.errors import DataError, PluginError, RecipeError, at
+from zephon.errors import DataError, PluginError, RecipeError, Where, at
 
 __all__ = [
     "Accumulator",
@@ -49,6 +49,7 @@ __all__ = [
     "errors",
     "groups",
     "keys",
+    "place_of",
 ]
 
 # ---------------------------------------------------------------------------------------------------- readers
@@ -475,3 +476,11 @@ class Collates(Protocol):
     def collate(self, batch: Collation, fields: Fields) -> Fields:
         """The fields, with some added, replaced or left out. Called in the consumer's thread for each batch: leave work to the fields."""
         ...
+
+
+def place_of(group: pa.RecordBatch, row: int) -> Where:
+    """Where a row of a group came from, as far as the group's provenance columns say."""
+    known = {"row": groups.ROW, "shard": groups.SHARD, "component": groups.COMPONENT}
+    there = {part: name for part, name in known.items() if group.schema.get_field_index(name) >= 0}
+    place: dict[str, Any] = {part: int(groups.ints(group, name)[row]) for part, name in there.items()}
+    return Where(**place)

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.errors import Where
+from zephon.plugin import place_of
 from zephon_vision import columns
-from zephon_vision._bad_images import place_of
 from zephon_vision._decoders_source import Images
 
 

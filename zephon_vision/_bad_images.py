@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 
 from zephon import groups
 from zephon.errors import LimitError, RecipeError, Where
+from zephon.plugin import place_of
 
 WINDOW = 1000
 """So many images of a data set must have been seen before a share of bad ones is an error."""
@@ -93,14 +93,6 @@ def components_of(group: pa.RecordBatch) -> list[int]:
     """The data set of each row by its number in the mixture, -1 where that isn't known."""
     known = group.schema.get_field_index(groups.COMPONENT) >= 0
     return groups.ints(group, groups.COMPONENT).tolist() if known else [-1] * group.num_rows
-
-
-def place_of(group: pa.RecordBatch, row: int) -> Where:
-    """Where a row of a group came from, as far as it says."""
-    known = {"row": groups.ROW, "shard": groups.SHARD, "component": groups.COMPONENT}
-    there = {part: name for part, name in known.items() if group.schema.get_field_index(name) >= 0}
-    place: dict[str, Any] = {part: int(groups.ints(group, name)[row]) for part, name in there.items()}
-    return Where(**place)
 
 
 def reason(error: str, *, blank: bool = False) -> str:

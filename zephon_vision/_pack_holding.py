@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 from zephon import groups
 from zephon.arrays import list_sizes, to_arrow, to_numpy
-from zephon.errors import DataError, InternalError, Where
+from zephon.errors import DataError, InternalError
 from zephon.keys import I64
-from zephon.plugin import Decision, Drops
+from zephon.plugin import Decision, Drops, place_of
 from zephon_vision import columns
 from zephon_vision._pack_align import align, aligned_lengths
 from zephon_vision._pack_bins import Bins, Limits
@@ -187,7 +187,7 @@ class MultimodalAccumulator:
                 row = int(worst[0])
                 raise DataError(
                     f"a document of {int(amounts[row])} {what} does not fit a sequence of at most {most}",
-                    where=_where(group, row),
+                    where=place_of(group, row),
                     hint=f'{hint}; or over_long="drop"',
                 )
             rows[f"too many {what}"] = worst
@@ -278,12 +278,12 @@ def _measures(payload: pa.RecordBatch, group: pa.RecordBatch) -> tuple[I64, I64,
         if len(wrong):
             row = int(wrong[0])
             found = int(groups.list_lengths(array)[row])
-            raise DataError(f"column {name!r} has {found} values for {int(tokens[row])} tokens", where=_where(group, row))
+            raise DataError(f"column {name!r} has {found} values for {int(tokens[row])} tokens", where=place_of(group, row))
     images, plans = _counts(payload, columns.IMAGES), _counts(payload, columns.IMAGE_PLANS)
     wrong = np.flatnonzero(images != plans)
     if len(wrong):
         row = int(wrong[0])
-        raise DataError(f"a document has {int(images[row])} images and {int(plans[row])} plans", where=_where(group, row))
+        raise DataError(f"a document has {int(images[row])} images and {int(plans[row])} plans", where=place_of(group, row))
     return tokens, images, _blocks(payload)
 
 
@@ -328,13 +328,6 @@ def _sums(values: I64, counts: I64) -> I64:
     ends = np.cumsum(counts)
     sums: I64 = before[ends] - before[ends - counts]
     return sums
-
-
-def _where(group: pa.RecordBatch, row: int) -> Where:
-    def place(name: str) -> int | None:
-        return int(groups.ints(group, name)[row]) if group.schema.get_field_index(name) >= 0 else None
-
-    return Where(row=place(groups.ROW), shard=place(groups.SHARD), component=place(groups.COMPONENT))
 
 
 def _provenance(group: pa.RecordBatch, name: str) -> npt.NDArray[Any]:

@@ -14,9 +14,8 @@ import pyarrow as pa
 from zephon import groups
 from zephon.arrays import list_sizes
 from zephon.errors import DataError, RecipeError, ZephonError, unknown
-from zephon.plugin import Operator
+from zephon.plugin import Operator, place_of
 from zephon_vision import columns
-from zephon_vision._bad_images import place_of
 from zephon_vision.layouts._build import Builder, Rules
 from zephon_vision.layouts._images import Flat, ImageRules, no_images, read_columns
 from zephon_vision.layouts.base import Row

@@ -15,9 +15,9 @@ import pyarrow as pa
 from zephon import groups
 from zephon.arrays import filled, from_values, list_sizes, to_arrow, to_numpy
 from zephon.errors import DataError, RecipeError, unknown
-from zephon.plugin import Apply, Drops, Operator, Outcome
+from zephon.plugin import Apply, Drops, Operator, Outcome, place_of
 from zephon_vision import columns
-from zephon_vision._bad_images import BadImages, LostImages, check_ratio, place_of, reason
+from zephon_vision._bad_images import BadImages, LostImages, check_ratio, reason
 from zephon_vision._decoders_source import Images, Reference, check_image_type, mapped
 from zephon_vision._inherited import Exif, check_exif, exif_parts, inherited, size_of
 from zephon_vision.headers import MAX_PIXELS, Header, check_size, read_header

@@ -16,9 +16,9 @@ from zephon.errors import DataError, RecipeError, ZephonError, unknown
 from zephon.operators.text_encoder import begin_file, default_frame
 from zephon.operators.token_backends import Ahead, Library
 from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load_tokenizer
-from zephon.plugin import Drops, Operator, Outcome
+from zephon.plugin import Drops, Operator, Outcome, place_of
 from zephon_vision import columns
-from zephon_vision._bad_images import BadImages, LostImages, check_ratio, components_of, place_of
+from zephon_vision._bad_images import BadImages, LostImages, check_ratio, components_of
 from zephon_vision._inherited import Exif, check_exif, exif_parts, inherited
 from zephon_vision._tokens_assemble import SCHEMA, Output, Pieces, build, make_pieces, replan
 from zephon_vision._tokens_images import GroupImages, Planner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow as pa
 from zephon import groups
 from zephon.engine.counts import Counts, add_counts, difference, flat, has_documents, record_counts
 from zephon.errors import DataError, InternalError, LimitError, PluginError, RunnerError, Where, ZephonError, wrap
-from zephon.plugin import Drops, Outcome, at
+from zephon.plugin import Drops, Outcome, at, place_of
 from zephon.views import alike
 
 Policy = Literal["raise", "skip", "quarantine"]
@@ -257,16 +257,13 @@ def _balance(operator: str, group: pa.RecordBatch, made: pa.RecordBatch, rows: C
 
 def placed(error: ZephonError, group: pa.RecordBatch, operator: str | None = None) -> ZephonError:
     """The error with the place of the group's first record, where it is known; of a packed sequence, that of its documents."""
-    names = group.schema.names
-    row = int(groups.ints(group, groups.ROW)[0]) if groups.ROW in names else None
-    shard = int(groups.ints(group, groups.SHARD)[0]) if groups.SHARD in names else None
-    component = int(groups.ints(group, groups.COMPONENT)[0]) if groups.COMPONENT in names else None
-    rows = None
+    place = place_of(group, 0)
     if error.where.row is None and (documents := _documents(group.slice(0, 1))):
         component, shard, row = documents[0]
+        place = Where(row=row, shard=shard, component=component)
         if len(documents) > 1:  # one of them
-            row, rows = None, f"{row} and {len(documents) - 1} others of its sequence"
-    error.where = error.where.within(Where(row=row, rows=rows, shard=shard, operator=operator, component=component))
+            place = replace(place, row=None, rows=f"{row} and {len(documents) - 1} others of its sequence")
+    error.where = error.where.within(replace(place, operator=operator))
     return error
 
 

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from zephon import groups, keys
 from zephon.arrays import refusal, to_arrow, to_numpy
-from zephon.errors import DataError, RecipeError, Where, unknown
+from zephon.errors import DataError, RecipeError, unknown
 from zephon.keys import I64
-from zephon.plugin import Apply, Drops, Operator, Outcome
+from zephon.plugin import Apply, Drops, Operator, Outcome, place_of
 
 Record = dict[str, Any]
 
@@ -102,25 +102,20 @@ class Map(Operator):
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
-        row = group.slice(origin[high - 1], 1)
-        place: dict[str, Any] = {
-            name: int(groups.ints(row, column)[0])
-            for name, column in (("row", groups.ROW), ("shard", groups.SHARD), ("component", groups.COMPONENT))
-            if row.schema.get_field_index(column) >= 0
-        }
+        place = place_of(group, origin[high - 1])
         names = [name for name in made[high - 1] if not isinstance(name, str)]
         if names:
-            return DataError(f"the function returned a column named {names[0]!r}; a name must be text", where=Where(**place))
+            return DataError(f"the function returned a column named {names[0]!r}; a name must be text", where=place)
         if high == 1 and self.output is None:
             return DataError(
                 f"the function returned a value that no column can hold: {error}",
-                where=Where(**place),
+                where=place,
                 hint="return numbers, text, bytes, numpy arrays, and lists and dicts of these",
             )
         what = "`output` declares" if self.output is not None else "the records before it have"
         return DataError(
             f"the function returned a value of another type than {what}: {error}",
-            where=Where(**place),
+            where=place,
             hint=None if self.output is not None else "return one type, or declare it with output=",
         )
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.arrays import to_arrow, to_numpy
-from zephon.errors import DataError, InternalError, RecipeError, Where, unknown
+from zephon.errors import DataError, InternalError, RecipeError, unknown
 from zephon.groups import LOSS_MASK
 from zephon.keys import I64
 from zephon.operators.pack_gather import PIECE_FIELDS, GatherSequences
 from zephon.operators.packing import Algorithm, Packed, Packer, make_packer
-from zephon.plugin import Decision, Drops, LaneWindow, StatefulOperator
+from zephon.plugin import Decision, Drops, LaneWindow, StatefulOperator, place_of
 
 OverLong = Literal["split", "truncate", "drop"]
 Homogeneity = Literal["none", "group", "full"]
@@ -343,17 +343,10 @@ def _lengths(payload: pa.RecordBatch, group: pa.RecordBatch) -> I64:
         wrong = np.flatnonzero((other != tokens) & to_numpy(array.is_valid()))
         if len(wrong):
             row = int(wrong[0])
-            where = Where(
-                row=_place(group, groups.ROW, row),
-                shard=_place(group, groups.SHARD, row),
-                component=_place(group, groups.COMPONENT, row),
+            raise DataError(
+                f"column {name!r} has {int(other[row])} values for {int(tokens[row])} tokens", where=place_of(group, row)
             )
-            raise DataError(f"column {name!r} has {int(other[row])} values for {int(tokens[row])} tokens", where=where)
     return tokens
-
-
-def _place(group: pa.RecordBatch, name: str, row: int) -> int | None:
-    return int(groups.ints(group, name)[row]) if group.schema.get_field_index(name) >= 0 else None
 
 
 def _provenance(group: pa.RecordBatch, name: str) -> npt.NDArray[Any]:

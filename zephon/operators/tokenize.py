@@ -13,14 +13,14 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.arrays import to_numpy
-from zephon.errors import DataError, RecipeError, Where, unknown
+from zephon.errors import DataError, RecipeError, unknown
 from zephon.gathers import gather_ranges
 from zephon.keys import I64
 from zephon.operators.text_encoder import TextEncoder, begin_file, default_frame
 from zephon.operators.token_backends import Ahead, Library
 from zephon.operators.token_backends.base import I32, flat
 from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load_tokenizer
-from zephon.plugin import Drops, Operator, Outcome
+from zephon.plugin import Drops, Operator, Outcome, place_of
 
 SpecialTokens = Literal["auto", "bos_eos", "bos", "eos", "none", "tokenizer_default"]
 OverLong = Literal["split", "truncate", "drop"]
@@ -352,7 +352,7 @@ def _texts(group: pa.RecordBatch, settings: Tokenize) -> list[str]:
             row = int(np.flatnonzero(to_numpy(array.is_null()))[0])
             raise DataError(
                 f"the text in column {settings.field!r} is null",
-                where=_where(group, row),
+                where=place_of(group, row),
                 hint="missing_field='empty' drops and counts such records",
             )
         if pa.types.is_null(array.type):
@@ -362,15 +362,6 @@ def _texts(group: pa.RecordBatch, settings: Tokenize) -> list[str]:
     except UnicodeDecodeError as error:
         raise DataError(f"column {settings.field!r} holds text that is not UTF-8: {error}") from error
     return ["" if text is None else text for text in texts] if array.null_count else texts
-
-
-def _where(group: pa.RecordBatch, row: int) -> Where:
-    known = {part: name for part, name in _PLACES.items() if group.schema.get_field_index(name) >= 0}
-    place: dict[str, Any] = {part: int(groups.ints(group, name)[row]) for part, name in known.items()}
-    return Where(**place)
-
-
-_PLACES = {"row": groups.ROW, "shard": groups.SHARD, "component": groups.COMPONENT}
 
 
 def _check_text(kind: Any, name: str) -> None:
