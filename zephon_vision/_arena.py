@@ -72,12 +72,23 @@ class Pool:
                 self._looked = now
                 for old in [n for n, (since, _) in enumerate(self._free) if since < now - self._idle][::-1]:
                     self._take(old)
-            while self.kept > self._most:
-                self._take(min(range(len(self._free)), key=lambda n: self._free[n][0]))
+            if self.kept > self._most:
+                self._make_room()
+
+    def _make_room(self) -> None:
+        """Let go of what has waited longest: an eighth at once, since to find it is to look at all that is free."""
+        by_age = sorted(self._free, key=_since)
+        while by_age and self.kept > self._most - self._most // 8:
+            self.kept -= len(by_age.pop(0)[1])
+        self._free = sorted(by_age, key=_size)
 
 
 def _size(free: tuple[float, Pixels]) -> int:
     return len(free[1])
+
+
+def _since(free: tuple[float, Pixels]) -> float:
+    return free[0]
 
 
 class Arena:

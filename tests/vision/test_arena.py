@@ -65,6 +65,20 @@ def test_old_memory_is_given_back_to_the_system() -> None:
     assert pool.kept == 0
 
 
+def test_what_has_waited_longest_goes_first() -> None:
+    pool = Pool(most=100_000)
+    first = [pool.lease(10_000) for _ in range(4)]
+    second = [pool.lease(20_000) for _ in range(3)]
+    del first
+    gc.collect()
+    del second
+    gc.collect()
+    assert 0 < pool.kept <= 100_000
+    kept = pool.kept
+    pool.lease(20_000)
+    assert pool.kept == kept, "pieces that came back last are still there"
+
+
 def test_pixels_stay_what_they_were_while_other_groups_are_decoded() -> None:
     """By any number of threads, each with memory of its own."""
     bound = DecodeImages(policy='qwen2_5_vl{"max_pixels": 12544}').bind()
