@@ -181,6 +181,9 @@ class DecodeImages(CollatesVision, Operator):
         return BoundDecodeImages(self)
 
 
+_File = tuple[bytes | memoryview, Header]
+
+
 class BoundDecodeImages:
     """The operator with its libraries; any number of threads may call it."""
 
@@ -206,9 +209,15 @@ class BoundDecodeImages:
         work = Blocks(plans)
         tools = self._tools()
         errors: dict[int, str] = {}
+        # what is known of the files that are here, before the first is decoded: after each one all caches are full of its pixels
+        here = [index for index in range(len(images)) if images[index][0] is not None]
+        opened = dict(zip(here, (self._opened(images[n], heads[n], plans[n][1]) for n in here), strict=True))
         for index, (policy, plan) in enumerate(plans):
             try:
-                self._fill(work, tools, index, images[index], heads[index], policy, plan)
+                file = opened.pop(index, None) or self._opened(images[index], heads[index], plan)
+                if isinstance(file, DataError):
+                    raise file
+                self._fill(tools, work.place(index), *file, policy, plan)
             except DataError as error:
                 errors[index] = error.message
         self._seen.count(-1, len(images), ((error, document_place(group, *images.place(i))) for i, error in errors.items()))
@@ -256,26 +265,23 @@ class BoundDecodeImages:
             made = self._local.tools = _Tools(arena, pooled(self._resize, arena), planar, getattr(planar, "takes_words", False))
         return made
 
-    def _fill(
-        self,
-        work: Blocks,
-        tools: _Tools,
-        index: int,
-        reference: Reference,
-        head: Header | DataError | None,
-        policy: Policy,
-        plan: Plan,
-    ) -> None:
-        """Decode and render one image into its place."""
+    def _opened(self, reference: Reference, head: Header | DataError | None, plan: Plan) -> _File | DataError:
+        """An image's file and its header, which must say what was planned; or what is wrong."""
         if isinstance(head, DataError):
-            raise head
-        settings = self._settings
-        data = load_bytes(reference, settings.media_root)
-        head = head or read_header(data)
-        height, width = size_of(head, settings.exif)
+            return head
+        try:
+            data = load_bytes(reference, self._settings.media_root)
+            head = head or read_header(data)
+        except DataError as error:
+            return error
+        height, width = size_of(head, self._settings.exif)
         if (height, width) != (plan.height, plan.width):
-            raise DataError(f"planned: as {plan.width} × {plan.height} pixels, and has {width} × {height}")
-        place = work.place(index)
+            return DataError(f"planned: as {plan.width} × {plan.height} pixels, and has {width} × {height}")
+        return data, head
+
+    def _fill(self, tools: _Tools, place: Pixels, data: bytes | memoryview, head: Header, policy: Policy, plan: Plan) -> None:
+        """Decode and render one image into its place."""
+        settings = self._settings
         tools.arena.reset(place)
         blocks = None
         if settings.scaled_decode != "off" and (scale := scale_for(head, plan)) > 1:
