@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import compress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import xxhash
 
 from zephon.arrays import inferred, to_arrow, to_numpy
 from zephon.errors import DataError
@@ -142,20 +140,22 @@ def list_lengths(array: ArrowArray) -> IntArray:
 def nbytes(group: pa.RecordBatch) -> int:
     """Bytes of the group's rows; of views only what they show."""
     columns: list[ArrowArray] = group.columns
-    if not any(column.type.id in _SHOWING for column in columns):
+    if not any(shows(column.type) for column in columns):
         return int(group.nbytes)
     return sum(_shown(column) for column in columns)
 
 
-_SHOWING = {pa.string_view().id, pa.binary_view().id, pa.list_view(pa.int32()).id, pa.struct([]).id}
+_LIST, _STRUCT = pa.list_(pa.int32()).id, pa.struct([]).id
+_SHOWING = {pa.string_view().id, pa.binary_view().id, pa.list_view(pa.int32()).id, _STRUCT}
 _WIDTHS = {pa.int32().id: 4, pa.int64().id: 8}
 
 
 def shows(kind: Any) -> bool:
     """Whether columns of this type are, or hold, views."""
-    if pa.types.is_struct(kind):
-        return any(shows(field.type) for field in kind)
-    return bool(pa.types.is_list_view(kind) or _is_view(kind))
+    number = kind.id
+    if number == _LIST:
+        return shows(kind.value_type)
+    return number in _SHOWING and (number != _STRUCT or any(shows(field.type) for field in kind))
 
 
 def _shown(array: ArrowArray) -> int:
@@ -166,7 +166,9 @@ def _shown(array: ArrowArray) -> int:
         return int(list_lengths(array).sum() * (kind.value_type.bit_width // 8)) + 8 * len(array)
     if not shows(kind):
         return int(array.nbytes)
-    if pa.types.is_struct(kind):
+    if kind.id == _LIST:
+        return _shown(array.flatten()) + 4 * len(array)
+    if kind.id == _STRUCT:
         return int(sum(_shown(child) for child in array.flatten()))
     return int(view_lengths(array).sum()) + 16 * len(array)
 
@@ -300,18 +302,19 @@ def take_array(array: ArrowArray, index: ArrowArray) -> ArrowArray:
     return pa.ListArray.from_arrays(to_arrow(starts.astype(np.int32)), numbers, type=kind)
 
 
-def _is_view(kind: pa.DataType) -> bool:
+def is_view(kind: pa.DataType) -> bool:
+    """Whether it is one of Arrow's view types of text and bytes."""
     return pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
 
 
 def _has_view(kind: pa.DataType) -> bool:
-    return _is_view(kind) or any(_has_view(kind.field(i).type) for i in range(kind.num_fields))
+    return is_view(kind) or any(_has_view(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:
     """The type with large text and bytes in place of views, which Arrow (26) can't take."""
     t = pa.types
-    if _is_view(kind):
+    if is_view(kind):
         return pa.large_string() if t.is_string_view(kind) else pa.large_binary()
     if t.is_list(kind):
         return pa.list_(_without_views(kind.value_type))
@@ -401,84 +404,6 @@ def carry_provenance(origin: pa.RecordBatch, made: pa.RecordBatch, rows: npt.Arr
     return made
 
 
-def hash_group(group: pa.RecordBatch, *, seed: int = 0) -> int:
-    """A 64-bit hash of the group's names, types and values: equal for equal rows however the buffers are sliced or laid out.
-
-    xxh3 runs at memory speed, so this may be done to every group.
-    """
-    digest = xxhash.xxh3_64(seed=seed)
-    for name, array in zip(group.schema.names, group.columns, strict=True):
-        digest.update(name.encode())
-        hash_array(digest, array)
-    return digest.intdigest()
-
-
-def hash_array(digest: Any, array: ArrowArray) -> None:
-    """Feed the type, the number of values and the values."""
-    kind = array.type
-    digest.update(f"{_ordinary(kind) if kind.id in _SHOWING else kind}{len(array)}".encode())
-    if kind.id in _WIDTHS and not array.null_count:  # provenance and token ids: quicker than all the questions below
-        _hash_fixed(digest, array)
-        return
-    if _is_view(kind):
-        _hash_views(digest, array)
-        return
-    if array.null_count:
-        digest.update(np.packbits(to_numpy(array.is_valid())).tobytes())
-        array = array.drop_null()
-    if isinstance(array, pa.ExtensionArray):
-        hash_array(digest, array.storage)
-    elif pa.types.is_dictionary(kind):
-        hash_array(digest, array.dictionary_decode())
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
-        lengths = np.diff(to_numpy(array.offsets))
-        digest.update(np.ascontiguousarray(lengths, dtype=np.int64))
-        hash_array(digest, array.flatten() if not pa.types.is_map(kind) else _map_entries(array))
-    elif pa.types.is_fixed_size_list(kind):
-        hash_array(digest, array.flatten())
-    elif pa.types.is_struct(kind):
-        for child in array.flatten():
-            hash_array(digest, child)
-    elif (
-        pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
-    ):
-        _hash_binary(digest, array)
-    elif not pa.types.is_null(kind):
-        _hash_fixed(digest, array)
-
-
-def _ordinary(kind: Any) -> Any:
-    """The type with `string` and `binary` for views of these."""
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_ordinary(field.type)) for field in kind])
-    return pa.string() if pa.types.is_string_view(kind) else pa.binary() if pa.types.is_binary_view(kind) else kind
-
-
-def _hash_views(digest: Any, array: ArrowArray) -> None:
-    """As `string` and `binary`."""
-    lengths, values = view_lengths(array), view_values(array)
-    if array.null_count:
-        valid = to_numpy(array.is_valid())
-        digest.update(np.packbits(valid).tobytes())
-        lengths, values = lengths[valid], compress(values, valid.tolist())
-    digest.update(np.ascontiguousarray(lengths, dtype=np.int64))
-    for value in values:
-        digest.update(value)
-
-
-def _map_entries(array: ArrowArray) -> ArrowArray:
-    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
-    return pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"]).slice(first, last - first)
-
-
-def _hash_binary(digest: Any, array: ArrowArray) -> None:
-    if not len(array):
-        return
-    ends, data = byte_span(array)
-    digest.update(np.ascontiguousarray(np.diff(ends), dtype=np.int64))
-    digest.update(data)
-
-
 def byte_span(array: ArrowArray) -> tuple[IntArray, memoryview]:
     """A column of text or bytes without nulls, of at least one row, as `(offsets int[N+1], the bytes from the first to the last)`; no
     copy."""
@@ -488,13 +413,3 @@ def byte_span(array: ArrowArray) -> tuple[IntArray, memoryview]:
     kind = np.dtype(np.int64 if wide else np.int32)
     ends = np.frombuffer(offset_buffer, kind, len(array) + 1, array.offset * kind.itemsize)
     return ends, memoryview(data)[int(ends[0]) : int(ends[-1])] if data is not None else memoryview(b"")
-
-
-def _hash_fixed(digest: Any, array: ArrowArray) -> None:
-    if pa.types.is_boolean(array.type):
-        digest.update(np.packbits(to_numpy(array)).tobytes())
-        return
-    width = array.type.bit_width // 8
-    data = array.buffers()[1]
-    if data is not None and len(array):
-        digest.update(memoryview(data)[array.offset * width : (array.offset + len(array)) * width])

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.errors import DataError, Where
+from zephon.hashing import hash_group
 from zephon.keys import key
 from zephon.plugin import OpenShard, Shard, Units
 from zephon.shards import Shards
@@ -80,7 +81,7 @@ class MemoryShards(Shards):
         return [Shard(path=name, size=table.nbytes, etag=self._content(table)) for name, table in self.tables.items()]
 
     def _content(self, table: pa.Table) -> str:
-        return f"{key(*[groups.hash_group(b) for b in table.to_batches()]):016x}"
+        return f"{key(*[hash_group(b) for b in table.to_batches()]):016x}"
 
     def open(self, shard: Shard) -> OpenShard:
         """See `Shards`."""

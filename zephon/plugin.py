@@ -274,8 +274,12 @@ class Operator(ABC):
         return ()
 
     def viewed_inputs(self) -> tuple[str, ...]:
-        """Input columns of text or bytes, or structs of them, that it takes as Arrow's view types, too, and that don't reach its output:
-        where it is the first operator, their values needn't be copied for it. `zephon.views.buffers` shows those of either kind."""
+        """Input columns of text or bytes, or structs or lists of them, that it takes as Arrow's view types, too: where it is the first
+        operator, their values needn't be copied for it. `zephon.views.buffers` shows those of either kind."""
+        return ()
+
+    def viewed_outputs(self) -> tuple[str, ...]:
+        """Output columns that hold views where `viewed_inputs` came as such. They come so only where whoever is next takes these, too."""
         return ()
 
     def passes(self) -> bool:
@@ -333,6 +337,8 @@ class Decision:
     sources: Mapping[int, pa.RecordBatch]
     drops: Drops = field(default_factory=Drops)
     """`drops.rows` may only be used with indices of the group that was just added."""
+    weights: Mapping[int, int] = field(default_factory=dict)
+    """About how many bytes sources take, by number, for the budget. The others are weighed, which takes long for many small ones."""
 
 
 class Accumulator(Protocol):

@@ -18,6 +18,7 @@ from zephon.arrays import to_arrow, to_numpy
 from zephon.errors import DataError
 from zephon.gathers import gather_bytes, gather_ranges
 from zephon.groups import ArrowArray, IntArray
+from zephon.hashing import hash_array
 
 _TEXT: dict[int, Any] = {
     **dict.fromkeys((pa.string().id, pa.large_string().id), pa.string_view()),
@@ -101,8 +102,13 @@ def plain(array: ArrowArray, kind: Any, keep: frozenset[int] = frozenset()) -> A
     if given.id == _LIST_VIEW:
         spans = groups.list_spans(array)
         return _gathered([spans[2]], np.zeros(len(array), np.int32), spans[0], spans[1], kind)
+    if given.id == _LIST and groups.shows(given):
+        ends, mask = to_arrow(np.array(to_numpy(array.offsets))), array.is_null() if array.null_count else None
+        return pa.ListArray.from_arrays(ends, plain(array.values, kind.value_type), type=kind, mask=mask)
     if given.id == _STRUCT and given != kind:
-        made = _struct([plain(child, field.type, keep) for child, field in zip(array.flatten(), kind, strict=True)], kind)
+        made = _struct(
+            [plain(child, field.type, keep) for child, field in zip(array.flatten(), kind, strict=True)], kind, array
+        )
         return plain(array, kind) if keep and any(f.type.id in _TEXT for f in made.type) else made  # all of it, or nothing
     return array
 
@@ -281,12 +287,12 @@ def _own(array: ArrowArray) -> int:
 
 
 def hash_parts(digest: Any, columns: Sequence[ArrowArray], kind: Any) -> None:
-    """Feed the digest what `groups.hash_array` would, of an ordinary column of type `kind`, of which there are the parts."""
+    """Feed the digest what `hash_array` would, of an ordinary column of type `kind`, of which there are the parts."""
     size = sum(len(c) for c in columns)
     if len(columns) == 1 and not _is_number(columns[0]):
-        groups.hash_array(digest, columns[0])
+        hash_array(digest, columns[0])
     elif not size or any(c.null_count for c in columns):
-        groups.hash_array(digest, pa.concat_arrays(columns))
+        hash_array(digest, pa.concat_arrays(columns))
     elif kind.id in _TEXT:
         digest.update(f"{kind}{size}".encode())
         spans = [groups.byte_span(c) for c in columns if len(c)]
@@ -306,11 +312,14 @@ def hash_parts(digest: Any, columns: Sequence[ArrowArray], kind: Any) -> None:
         for c in columns:
             digest.update(to_numpy(c))
     else:
-        groups.hash_array(digest, pa.concat_arrays(columns))
+        hash_array(digest, pa.concat_arrays(columns))
 
 
-def _struct(children: Sequence[ArrowArray], kind: Any) -> ArrowArray:
-    return pa.StructArray.from_arrays(list(children), fields=[f.with_type(c.type) for f, c in zip(kind, children, strict=True)])
+def _struct(children: Sequence[ArrowArray], kind: Any, like: ArrowArray = None) -> ArrowArray:
+    """`like`: where it has nulls, so has this."""
+    fields: list[Any] = [f.with_type(c.type) for f, c in zip(kind, children, strict=True)]
+    mask = like.is_null() if like is not None and like.null_count else None
+    return pa.StructArray.from_arrays(list(children), fields=fields, mask=mask)
 
 
 def _list_view(begin: IntArray, length: IntArray, values: ArrowArray) -> ArrowArray:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon.arrays import list_sizes, to_arrow, to_numpy
-from zephon.groups import IN_PLACE, byte_span
+from zephon.groups import IN_PLACE
 from zephon_vision import columns
 from zephon_vision._arena import Pool
 
@@ -23,21 +23,17 @@ Array = Any
 """A `pyarrow.Array`; the stubs don't know nested ones."""
 Ints = npt.NDArray[Any]
 
-_BYTES, _PATH = columns.IMAGE_REF
-_VIEW: Any = pa.struct([_BYTES.with_type(pa.binary_view()), _PATH])
-SHOWN_TYPE: Any = pa.list_(_VIEW)
-"""`columns.IMAGES_TYPE` with views of the bytes."""
-
+_SHOWN: Any = columns.SHOWN_IMAGES_TYPE.value_type
 _NONE = np.zeros(0, np.uint8)
 _MEMORY = Pool(most=256 << 20, waste=1.25)
 """Where files are: memory that is new each time costs the system more than the copy."""
 
 
 class Files:
-    """The images of each document of a group, as `SHOWN_TYPE` has them.
+    """The images of each document of a group, as `columns.SHOWN_IMAGES_TYPE` has them.
 
     Args:
-        images: of `columns.IMAGES_TYPE`; a null list is an empty one.
+        images: of `columns.IMAGES_TYPE`, or shown; a null list is an empty one.
     """
 
     def __init__(self, images: Array) -> None:
@@ -46,11 +42,20 @@ class Files:
         flat = images.flatten()
         files, self._paths = flat.flatten()
         self._null: Array = flat.is_null() if flat.null_count else None
-        self._elements, data, begin = _elements(files)
         self._valid: Any = to_numpy(files.is_valid()) if files.null_count else None
+        shown = files if files.type == pa.binary_view() else files.cast(pa.binary_view())
+        self._elements = table = _elements(shown)
+        # what is short lies in its element
+        begin: Ints = np.zeros(len(table) + 1, np.int64)
+        np.cumsum(np.where(table[:, 0] > IN_PLACE, table[:, 0], 0), out=begin[1:])
         bounds = begin[self._ends]
-        self._elements[:, 3] -= np.repeat(bounds[:-1], np.diff(self._ends)) * (self._elements[:, 0] > IN_PLACE)
-        self._data = [_own(data[a:b]) for a, b in itertools.pairwise(bounds.tolist())]
+        data = [np.frombuffer(buffer, np.uint8) for buffer in shown.buffers()[2:]]
+        files = [data[number][at : at + size] if size > IN_PLACE else _NONE for size, _, number, at in table.tolist()]
+        sizes = zip(np.diff(bounds).tolist(), itertools.pairwise(self._ends.tolist()), strict=True)
+        self._data = [_own(size, files[first:last]) for size, (first, last) in sizes]
+        large = table[:, 0] > IN_PLACE
+        table[large, 2] = 0
+        table[large, 3] = (begin[:-1] - np.repeat(bounds[:-1], np.diff(self._ends)))[large]
         self.sizes: Ints = np.diff(bounds) + 64 * np.diff(self._ends)
         """int64[N]: about how many bytes those of each document take."""
 
@@ -78,23 +83,26 @@ class Files:
         files = pa.Array.from_buffers(pa.binary_view(), size, [valid, pa.py_buffer(elements), pa.py_buffer(data)])
         null = None if self._null is None else self._null.slice(first, size)
         make: Any = pa.StructArray.from_arrays
-        return make([files, self._paths.slice(first, size)], fields=list(_VIEW), mask=null)
+        return make([files, self._paths.slice(first, size)], fields=list(_SHOWN), mask=null)
 
 
-def _own(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    memory = _MEMORY.lease(len(data))
-    memory[:] = data
+def _own(size: int, files: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+    """The files of a document one after the other, `size` bytes."""
+    if not size:
+        return _NONE
+    memory = _MEMORY.lease(size)
+    at = 0
+    for file in files:
+        memory[at : at + len(file)] = file
+        at += len(file)
     return memory
 
 
-def _elements(files: Array) -> tuple[Ints, npt.NDArray[np.uint8], Ints]:
-    """`(int32[N, 4] the files as elements of a view column, their bytes, int64[N+1] where each begins there)`; of nulls nothing."""
+def _elements(files: Array) -> Ints:
+    """int32[N, 4]: the files as elements of a view column, of nulls with length 0."""
     if not len(files):
-        return np.zeros((0, 4), np.int32), np.zeros(0, np.uint8), np.zeros(1, np.int64)
-    ends, data = byte_span(files)
-    begin = ends.astype(np.int64) - int(ends[0])
-    shown = files.cast(pa.binary_view())
-    elements = np.frombuffer(shown.buffers()[1], np.int32).reshape(-1, 4)[shown.offset : shown.offset + len(files)].copy()
-    large = elements[:, 0] > IN_PLACE
-    elements[large, 3] -= int(ends[0])
-    return elements, np.frombuffer(data, np.uint8), begin
+        return np.zeros((0, 4), np.int32)
+    table: Ints = np.frombuffer(files.buffers()[1], np.int32).reshape(-1, 4)[files.offset : files.offset + len(files)].copy()
+    if files.null_count:
+        table[to_numpy(files.is_null()), 0] = 0
+    return table

@@ -14,7 +14,6 @@ from zephon.arrays import list_sizes, to_arrow, to_numpy
 from zephon.errors import DataError
 from zephon.operators.pack_gather import GatherSequences
 from zephon_vision import columns
-from zephon_vision._pack_files import SHOWN_TYPE
 
 Ints = npt.NDArray[Any]
 Array = Any
@@ -56,7 +55,7 @@ class GatherMultimodal:
         offsets, pieces = groups.list_pieces(rows)
         documents = _documents(pieces, sources)
         group = self._tokens.of_documents(rows, documents)
-        number, images = _lists(documents, columns.IMAGES, SHOWN_TYPE)
+        number, images = _lists(documents, columns.IMAGES, columns.SHOWN_IMAGES_TYPE)
         if not self._shows:
             images = _plain(images)
         planned, plans = _lists(documents, columns.IMAGE_PLANS, columns.IMAGE_PLANS_TYPE)

@@ -44,7 +44,7 @@ _WORTH_SHRINKING = 1 << 18
 class _Held:
     """A group of which some documents wait: document i of those that were packed is row `row[i]` of `group` now."""
 
-    __slots__ = ("_files", "_rows", "_sizes", "_weights", "alive", "group", "left", "row", "shown")
+    __slots__ = ("_file_sizes", "_files", "_rows", "_sizes", "alive", "group", "left", "row", "shown", "weights")
 
     def __init__(self, payload: pa.RecordBatch, rows: I64) -> None:
         there = payload.schema.get_field_index(columns.IMAGES) >= 0
@@ -54,10 +54,12 @@ class _Held:
         """Where each was at first."""
         self.row = rows.copy()
         self._sizes = _sizes(self.group)[rows]
-        self._weights = self._files.sizes[rows] if self._files is not None else np.zeros(len(rows), np.int64)
+        self._file_sizes = self._files.sizes[rows] if self._files is not None else np.zeros(len(rows), np.int64)
+        self.weights = self._sizes + self._file_sizes
+        """int64: bytes of each."""
         self.alive = np.ones(len(rows), dtype=bool)
         self.left = int(self._sizes.sum())
-        self.shown = int(self._weights.sum())
+        self.shown = int(self._file_sizes.sum())
         """Bytes of the files of those that wait."""
 
     @property
@@ -75,7 +77,7 @@ class _Held:
         """Documents that were decided; whether none is left."""
         self.alive[places] = False
         self.left -= int(self._sizes[places].sum())
-        self.shown -= int(self._weights[places].sum())
+        self.shown -= int(self._file_sizes[places].sum())
         if not self.alive.any():
             return True
         if self._files is not None:
@@ -164,7 +166,8 @@ class MultimodalAccumulator:
         ):
             if name in there:
                 array: Array = groups.column(group, name)
-                payload = payload.append_column(name, array if kind is None or array.type == kind else conform(array, kind))
+                known = kind is None or array.type in (kind, columns.SHOWN_IMAGES_TYPE)
+                payload = payload.append_column(name, array if known else conform(array, kind))
         return payload
 
     def _within_limits(self, group: pa.RecordBatch, lengths: I64, images: I64, blocks: I64) -> tuple[I64, Drops]:
@@ -212,33 +215,35 @@ class MultimodalAccumulator:
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         every = [n for documents in made for n in documents]
         notes = self._noted(every)
-        slices, source, row = self._slices(notes, ends)
+        slices, weights, source, row = self._slices(notes, ends)
         pieces = np.zeros(len(every), dtype=groups.PIECE)
         pieces["source"], pieces["row"] = self._made + source, row
         for name, values in zip(("length", "component", "shard", "origin"), notes.T[[2, 4, 5, 6]], strict=True):
             pieces[name] = values
         padding = (self._within.tokens - _sums(notes[:, 2], counts)).astype(np.int32)
         cost = _sums(notes[:, 3], counts).astype(np.int32)
-        sources = dict(enumerate(slices, self._made))
+        sources, held = dict(enumerate(slices, self._made)), dict(enumerate(weights, self._made))
         self._made += len(slices)
         # only now: a group shrinks once, not once per sequence
         self._release(every)
         arrays: list[Any] = [groups.make_pieces(ends, pieces), to_arrow(padding), to_arrow(cost)]
-        return Decision(pa.RecordBatch.from_arrays(arrays, schema=_LIGHT), sources, drops)
+        return Decision(pa.RecordBatch.from_arrays(arrays, schema=_LIGHT), sources, drops, held)
 
     def _noted(self, documents: Sequence[int]) -> I64:
         """int64[N, 7]: the notes on these documents."""
         return np.array([self._notes[n] for n in documents], dtype=np.int64).reshape(len(documents), 7)
 
-    def _slices(self, notes: I64, ends: I64) -> tuple[list[pa.RecordBatch], I64, I64]:
-        """`(slices, int64[N] the slice of each document, int64[N] its row there)`: runs of neighbours in a held group and a sequence.
+    def _slices(self, notes: I64, ends: I64) -> tuple[list[pa.RecordBatch], list[int], I64, I64]:
+        """`(slices, what each weighs, int64[N] the slice of each document, int64[N] its row there)`: runs of neighbours in a held group
+        and a sequence.
 
         Sequence i has the documents of notes `ends[i]` to `ends[i + 1]`.
         """
-        number, row = notes[:, 0], np.empty(len(notes), dtype=np.int64)
+        number, row, weight = notes[:, 0], np.empty(len(notes), dtype=np.int64), np.empty(len(notes), dtype=np.int64)
         for n in np.unique(number).tolist():
             here = np.flatnonzero(number == n)
-            row[here] = self._held[n].row[notes[here, 1]]
+            held, places = self._held[n], notes[here, 1]
+            row[here], weight[here] = held.row[places], held.weights[places]
         begins = np.ones(len(notes), dtype=bool)
         begins[1:] = (number[1:] != number[:-1]) | (row[1:] != row[:-1] + 1)
         begins[ends[:-1]] = True
@@ -246,7 +251,8 @@ class MultimodalAccumulator:
         sizes = np.diff(first, append=len(notes))
         runs = zip(number[first].tolist(), first.tolist(), sizes.tolist(), strict=True)
         made = [self._held[n].run(notes[at : at + size, 1]) for n, at, size in runs]
-        return made, which, np.arange(len(notes)) - first[which]
+        weights = np.add.reduceat(weight, first).tolist() if len(first) else []
+        return made, weights, which, np.arange(len(notes)) - first[which]
 
     def _release(self, documents: Sequence[int]) -> I64:
         """Let go of documents; the notes on them."""

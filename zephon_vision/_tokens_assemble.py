@@ -196,7 +196,7 @@ def build(
             to_arrow(np.diff(totals[span_ends]).astype(np.int32)),
             to_arrow(np.diff(blocks[span_ends]).astype(np.int32)),
         ],
-        schema=SCHEMA,
+        schema=SCHEMA if ref.type == columns.IMAGE_REF else _SHOWN_SCHEMA,
     )
     return groups.carry_provenance(group, made, [samples[o.sample].row for o in outputs])
 
@@ -241,3 +241,4 @@ _FIELDS: list[Any] = [
     pa.field(columns.IMAGE_BLOCKS, pa.int32()),
 ]
 SCHEMA = pa.schema(_FIELDS)
+_SHOWN_SCHEMA = SCHEMA.set(SCHEMA.get_field_index(columns.IMAGES), pa.field(columns.IMAGES, columns.SHOWN_IMAGES_TYPE))

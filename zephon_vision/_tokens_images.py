@@ -17,7 +17,7 @@ from zephon.keys import I64
 from zephon_vision import columns
 from zephon_vision._decoders_source import mapped
 from zephon_vision._inherited import Exif, size_of
-from zephon_vision._taking import taken
+from zephon_vision._taking import references, taken
 from zephon_vision._tokens_vocabulary import I32, U8
 from zephon_vision.headers import check_size, read_header
 from zephon_vision.policies.base import Plan, Policy, SpecialIds
@@ -200,10 +200,9 @@ class GroupImages:
         return counts, errors
 
     def gathered(self, places: Sequence[int]) -> Any:
-        """The images at these places (-1: a missing one), as an array of IMAGE_REF."""
+        """The images at these places (-1: a missing one), as `_taking.references`."""
         index = np.array(places, dtype=np.int64)
-        data, path = taken(self.data, index), taken(self.path, index)
-        return pa.StructArray.from_arrays([data, path], fields=list(columns.IMAGE_REF))
+        return references(taken(self.data, index), taken(self.path, index))
 
 
 def list_values(array: Any, name: str) -> tuple[I64, Any]:

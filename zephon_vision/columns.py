@@ -62,6 +62,8 @@ SPAN: Any = pa.struct([pa.field("start", pa.int32()), pa.field("stop", pa.int32(
 
 SEGMENTS_TYPE: Any = pa.list_(SEGMENT)
 IMAGES_TYPE: Any = pa.list_(IMAGE_REF)
+SHOWN_IMAGES_TYPE: Any = pa.list_(pa.struct([pa.field("bytes", pa.binary_view()), pa.field("path", pa.string())]))
+"""IMAGES between the operators of this package, where the files are left where they are."""
 IMAGE_INFO_TYPE: Any = pa.list_(INFO)
 IMAGE_PLANS_TYPE: Any = pa.list_(PLAN)
 IMAGE_SPANS_TYPE: Any = pa.list_(SPAN)

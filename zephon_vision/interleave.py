@@ -19,7 +19,7 @@ from zephon_vision import columns
 from zephon_vision.layouts._build import Builder, Rules
 from zephon_vision.layouts._images import Flat, ImageRules, no_images, read_columns
 from zephon_vision.layouts.base import Row
-from zephon_vision.layouts.choose import LAYOUTS, Choice, choose, choose_for_json
+from zephon_vision.layouts.choose import IMAGE_NAMES, LAYOUTS, Choice, choose, choose_for_json
 
 Train = Literal["assistant", "all"]
 
@@ -72,6 +72,15 @@ class Interleave(Operator):
     def passes(self) -> bool:
         """Only what `keep` names."""
         return False
+
+    def viewed_inputs(self) -> tuple[str, ...]:
+        """The images, by the names that they may have."""
+        names = IMAGE_NAMES if self.image_column is None else self.image_column
+        return tuple(name for name in names if name not in self.keep)
+
+    def viewed_outputs(self) -> tuple[str, ...]:
+        """The images."""
+        return (columns.IMAGES,)
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         """The two columns, what is kept, and the provenance."""

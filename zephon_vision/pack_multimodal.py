@@ -126,6 +126,10 @@ class PackMultimodal(CollatesVision, StatefulOperator):
         """The tokens."""
         return (groups.TOKENS,)
 
+    def viewed_inputs(self) -> tuple[str, ...]:
+        """The images, which are copied once, into memory of each document's own."""
+        return (columns.IMAGES,)
+
     def optional_inputs(self) -> tuple[str, ...]:
         """Token columns, and what is known of images; text documents may do without."""
         return (

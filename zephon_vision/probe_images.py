@@ -82,6 +82,14 @@ class ProbeImages(Operator):
         """The images."""
         return (self.column,)
 
+    def viewed_inputs(self) -> tuple[str, ...]:
+        """The images, unless some are to be taken out."""
+        return () if self.on_bad_image == "drop_image" else (self.column,)
+
+    def viewed_outputs(self) -> tuple[str, ...]:
+        """The images, which pass."""
+        return self.viewed_inputs()
+
     def optional_inputs(self) -> tuple[str, ...]:
         """The segments, where images may go."""
         return (columns.SEGMENTS,) if self.on_bad_image == "drop_image" else ()

@@ -151,6 +151,14 @@ class TokenizeInterleaved(CollatesVision, Operator):
         """What `probe_images` adds."""
         return (columns.IMAGE_INFO,)
 
+    def viewed_inputs(self) -> tuple[str, ...]:
+        """The images."""
+        return (columns.IMAGES,)
+
+    def viewed_outputs(self) -> tuple[str, ...]:
+        """The images, those that are used."""
+        return (columns.IMAGES,)
+
     def passes(self) -> bool:
         """Only provenance."""
         return False

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from zephon import gathers, groups
 from zephon.engine import pieces
 from zephon.gathers import gather_bytes
+from zephon.hashing import hash_group
 from zephon.views import BYTES, buffers, concat, hash_parts, own_bytes, plain_group, take_from, viewable, viewed, viewed_columns
 
 STRUCT = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string()), pa.field("size", pa.int32())])
@@ -143,7 +144,7 @@ def test_an_empty_part_and_no_rows() -> None:
     none, schema = np.zeros(0, np.int64), parts[0].schema
     assert take_from(parts, none, none, schema).num_rows == 0
     assert take_from(parts, np.array([1]), np.array([0]), schema).to_pylist() == [{"a": b"x" * 20}]
-    assert groups.hash_group(take_from(parts, np.array([1]), np.array([0]), schema)) == groups.hash_group(parts[1])
+    assert hash_group(take_from(parts, np.array([1]), np.array([0]), schema)) == hash_group(parts[1])
 
 
 @settings(max_examples=150)
@@ -153,7 +154,7 @@ def test_the_hash_of_parts_is_that_of_the_joined_group(given_parts: list[pa.Reco
     for number, field in enumerate(given_parts[0].schema):
         digest.update(field.name.encode())
         hash_parts(digest, [p.column(number) for p in given_parts], field.type)
-    assert digest.intdigest() == groups.hash_group(pa.concat_batches(given_parts))  # type: ignore[attr-defined]
+    assert digest.intdigest() == hash_group(pa.concat_batches(given_parts))  # type: ignore[attr-defined]
 
 
 @settings(max_examples=150)
@@ -181,7 +182,7 @@ def test_runs_of_blocks_joined_as_views(given_parts: list[pa.RecordBatch], data:
     made.validate(full=True)
     wanted = pa.concat_batches(slices)  # type: ignore[attr-defined]
     assert plain_group(made, schema).to_pylist() == wanted.to_pylist()
-    assert digest.intdigest() == groups.hash_group(wanted)
+    assert digest.intdigest() == hash_group(wanted)
     for array, kind in zip(arrays, schema.types, strict=True):
         if array.type.id in BYTES:
             assert [v if v is None else bytes(v) for v in buffers(array)] == array.cast(pa.large_binary()).to_pylist(), kind
@@ -208,7 +209,7 @@ def test_what_differs_has_another_hash(kind: Any, one: Any, other: Any) -> None:
     hashes = []
     for rows in (one, one, other):
         array = pa.array(rows, pa.string()).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(rows, kind)
-        hashes.append(groups.hash_group(pa.RecordBatch.from_arrays([array], names=["x"])))
+        hashes.append(hash_group(pa.RecordBatch.from_arrays([array], names=["x"])))
     assert hashes[0] == hashes[1]
     assert hashes[0] != hashes[2]
 
@@ -221,7 +222,7 @@ def test_names_types_and_lengths_count_in_a_hash() -> None:
         pa.record_batch({"x": pa.array([1, 0], pa.int32())}),
         pa.record_batch({"x": pa.array([], pa.int32())}),
     ]
-    assert len({groups.hash_group(group) for group in made}) == len(made)
+    assert len({hash_group(group) for group in made}) == len(made)
 
 
 @settings(max_examples=150)
@@ -232,5 +233,21 @@ def test_views_have_the_hash_of_what_they_show(given_parts: list[pa.RecordBatch]
     names = frozenset(f.name for f in whole.schema if viewable(f.type))
     low = data.draw(st.integers(0, len(whole)))
     shown = viewed_columns(whole, names).slice(low)
-    assert groups.hash_group(shown) == groups.hash_group(whole.slice(low))
+    assert hash_group(shown) == hash_group(whole.slice(low))
     assert plain_group(shown, whole.schema).to_pylist() == whole.slice(low).to_pylist()
+
+
+IMAGES: Any = pa.list_(pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
+SHOWN: Any = pa.list_(pa.struct([("bytes", pa.binary_view()), ("path", pa.string())]))
+FILE = st.fixed_dictionaries({"bytes": st.none() | st.binary(max_size=20), "path": st.none() | st.text("ab", max_size=15)})
+
+
+@settings(max_examples=150)
+@given(st.lists(st.none() | st.lists(st.none() | FILE, max_size=4), max_size=6), st.data())
+def test_lists_of_views_have_the_hash_of_what_they_show(rows: list[Any], data: st.DataObject) -> None:
+    low = data.draw(st.integers(0, len(rows)))
+    whole, shown = (pa.RecordBatch.from_arrays([pa.array(rows, kind).slice(low)], names=["images"]) for kind in (IMAGES, SHOWN))
+    assert hash_group(shown) == hash_group(whole)
+    assert plain_group(shown, whole.schema).equals(whole)
+    assert groups.shows(SHOWN)
+    assert not groups.shows(IMAGES)

@@ -19,6 +19,7 @@ from strategies import Recipe, rows_of
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource, groups
 from zephon.digest import update_rows
+from zephon.hashing import hash_group
 from zephon.operators.shuffle import Shuffle
 from zephon.runners.arena import pack, unpack
 from zephon.views import take_from
@@ -42,7 +43,7 @@ USES: dict[str, Callable[[pa.RecordBatch, Any], Any]] = {
     "take": lambda group, index: groups.take(group, index).to_pylist(),
     "gather": lambda group, index: take_from([group, group], index * 0, index, group.schema).to_pylist(),
     "concat": lambda group, _: groups.concat([group, group]).to_pylist(),
-    "hash": lambda group, _: groups.hash_group(group),
+    "hash": lambda group, _: hash_group(group),
     "digest": lambda group, _: rows_digest(group),
     "lengths": lambda group, _: lengths(group),
     "size": lambda group, _: groups.nbytes(group) >= 0,

@@ -9,10 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from vision.interleave.chat_tokenizers import QWEN, fast
 from vision.pictures import jpeg, scene
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource, groups
 from zephon.engine.fetch import Fetcher
+from zephon.engine.stages import cut_levels, shown_inputs
+from zephon.plugin import Operator
 from zephon.views import buffers
 from zephon_vision import columns
 from zephon_vision.decode_images import DecodeImages
@@ -22,12 +25,18 @@ REFERENCE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
 def in_memory(_: Path) -> Dataset:
-    return Dataset.from_records("photographs", [{"image": {"bytes": f, "path": None}, "n": n} for n, f in enumerate(FILES)])
+    return Dataset.from_records(
+        "photographs", [{"image": {"bytes": f, "path": None}, "text": f"a picture {n}", "n": n} for n, f in enumerate(FILES)]
+    )
 
 
 def in_parquet(folder: Path) -> Dataset:
     images = pa.array([{"bytes": f, "path": None} for f in FILES], REFERENCE)
-    pq.write_table(pa.table({"image": images, "n": np.arange(24)}), folder / "a.parquet", row_group_size=7)
+    pq.write_table(
+        pa.table({"image": images, "text": [f"a picture {n}" for n in range(24)], "n": np.arange(24)}),
+        folder / "a.parquet",
+        row_group_size=7,
+    )
     return Dataset.from_path("photographs", folder / "a.parquet")
 
 
@@ -79,6 +88,47 @@ def test_a_run_on_processes_goes_on_where_one_on_threads_stopped(tmp_path: Path,
     assert batches(on, 9) == batches(copied, 9)
     assert on.state_dict() == copied.state_dict()
     assert first == batches(pipeline(data, runner="inline"), 6)
+
+
+class Upper(Operator):
+    """Takes what it is given as values."""
+
+    name = "upper"
+    keeps_rows = True
+
+    def bind(self) -> Any:
+        """The group as it is, which must hold no views."""
+
+        def apply(group: pa.RecordBatch) -> pa.RecordBatch:
+            assert not any(map(groups.shows, group.schema.types))
+            return group
+
+        return apply
+
+
+def documents(data: Dataset, *between: Operator) -> Pipeline:
+    made = Pipeline(StaticMixtureWorkSource([data], seed=3, chunk_size=5, stop_after_passes=2)).interleave().probe_images()
+    for operator in between:
+        made = made.then(operator)
+    made = made.tokenize_interleaved(tokenizer=fast(QWEN), images='qwen2_5_vl{"max_pixels": 3136}', max_length=64)
+    return made.pack_multimodal(max_length=64, pad_token_id=0).decode_images(backend="pil").batch(2)
+
+
+@pytest.mark.parametrize("make", [in_memory, in_parquet])
+def test_files_stay_where_they_are_up_to_the_packer_that_copies_them(tmp_path: Path, make: Any) -> None:
+    """Only on threads, and only where every operator up to there says that it takes them so; batches and digests are the same."""
+    data = make(tmp_path)
+    shown, values = documents(data), documents(data, Upper())
+    seen = []
+    for run, runner in ((shown, "threads"), (shown, "inline"), (shown, "processes"), (values, "threads")):
+        pipeline = run.options(lanes=3, runner=runner, workers=1)
+        rows = [batch.group.to_pylist() for batch in pipeline]
+        seen.append((rows, pipeline.state_dict()["lanes"]))
+    assert seen[0] == seen[1] == seen[2] == seen[3]
+    assert len(seen[0][0]) > 3
+    levels = [cut_levels([(op, "raise") for op, _ in run._steps]) for run in (shown, values)]
+    assert "image" in shown_inputs(levels[0])
+    assert not shown_inputs(levels[1])
 
 
 def test_a_batch_that_is_kept_stays_what_it_was(tmp_path: Path) -> None:

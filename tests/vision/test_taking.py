@@ -9,14 +9,14 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zephon_vision._taking import taken
+from zephon_vision._taking import taken, together
 
-KINDS: list[Any] = [pa.binary(), pa.string(), pa.large_binary()]
+KINDS: list[Any] = [pa.binary(), pa.string(), pa.large_binary(), pa.binary_view(), pa.string_view()]
 
 
 @given(st.data(), st.sampled_from(KINDS))
 def test_taken_files_are_those_that_arrow_takes(data: st.DataObject, kind: Any) -> None:
-    one: Any = st.text("ab", max_size=3) if kind == pa.string() else st.binary(max_size=3)
+    one: Any = st.text("ab", max_size=15) if kind in (pa.string(), pa.string_view()) else st.binary(max_size=15)
     values = data.draw(st.lists(st.none() | one, max_size=8))
     first = data.draw(st.integers(0, len(values)))
     array: Any = pa.array(values, kind).slice(first)
@@ -36,3 +36,10 @@ def test_files_between_texts_stay_where_they_are() -> None:
     made = taken(array, np.array([1, 4, 5]))
     assert made.to_pylist() == [b"one", b"two", b"three"]
     assert made.buffers()[2].address == array.buffers()[2].address
+
+
+@given(st.lists(st.tuples(st.booleans(), st.lists(st.none() | st.binary(max_size=15), max_size=4)), min_size=1, max_size=4))
+def test_columns_of_bytes_and_of_views_go_together(parts: list[tuple[bool, list[bytes | None]]]) -> None:
+    made = together([pa.array(values, pa.binary_view() if shown else pa.binary()) for shown, values in parts])
+    assert made.to_pylist() == [value for _, values in parts for value in values]
+    assert made.type == (pa.binary_view() if any(shown for shown, _ in parts) else pa.binary())

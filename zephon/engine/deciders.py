@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -119,7 +119,8 @@ class _Selection:
         for number, source in decision.sources.items():
             if number not in self._sources:
                 held = source if self._park is None else self._park(source)
-                self._sources[number], self._source_bytes[number] = held, held_bytes(held)
+                self._sources[number] = held
+                self._source_bytes[number] = weighed(decision, (number,)) if held is source else held_bytes(held)
         uses = np.bincount(groups.source_numbers(rows), minlength=len(self._uses))
         uses[: len(self._uses)] += self._uses
         self._uses = uses
@@ -148,6 +149,7 @@ class _Selection:
         used = np.bincount(groups.source_numbers(rows))
         sources = {n: self._sources[n] for n in np.flatnonzero(used).tolist()}
         self._uses[: len(used)] -= used
+        weights = {n: self._source_bytes[n] for n in sources}
         for number in sources:
             if not self._uses[number]:
                 del self._sources[number], self._source_bytes[number]
@@ -155,7 +157,13 @@ class _Selection:
             kept = np.flatnonzero(self._alive)
             self._rows = groups.take(self._rows, kept)
             self._waiting, self._alive = self._waiting[kept], np.ones(left, dtype=bool)
-        return [Decision(rows, sources)]
+        return [Decision(rows, sources, weights=weights)]
+
+
+def weighed(decision: Decision, numbers: Iterable[int]) -> int:
+    """Bytes that these sources of a decision take."""
+    known, sources = decision.weights, decision.sources
+    return sum(known[n] if n in known else held_bytes(sources[n]) for n in numbers)
 
 
 def used_sources(rows: pa.RecordBatch) -> list[int]:

@@ -22,6 +22,7 @@ from zephon.engine.pieces import Block, Piece, apart, at_most, cut, joined, whol
 from zephon.engine.schemas import source_schema, with_provenance
 from zephon.errors import DataError, RecipeError, ZephonError
 from zephon.exclusion import is_excluded
+from zephon.hashing import hash_array, hash_group
 from zephon.keys import I64, key
 from zephon.plan.source import Chunk, Plan
 from zephon.views import BYTES, LISTS, stands_for, take_from, viewable
@@ -281,7 +282,7 @@ class Fetcher:
                 one = pa.RecordBatch.from_arrays([*piece.group.columns, *mine], schema=self.made_schema)
                 made.append(groups.copied([one]) if shares else one)
                 begin += len(piece)
-            content = key(*map(groups.hash_group, made)) if self._keys else 0
+            content = key(*map(hash_group, made)) if self._keys else 0
         if shares and not lasts:
             try:
                 dataset.check(np.unique(np.delete(shard, list(bad))).tolist())
@@ -311,7 +312,7 @@ class Fetcher:
                 continue
             arrays.append(to_arrow(np.ascontiguousarray(known[number - len(self.schema)])))
             if digest is not None:
-                groups.hash_array(digest, arrays[-1])
+                hash_array(digest, arrays[-1])
         group = pa.RecordBatch.from_arrays(arrays, names=self.made_schema.names)
         return group, 0 if digest is None else key(digest.intdigest())
 

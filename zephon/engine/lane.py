@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,16 @@ from zephon import groups
 from zephon.engine.balance import Both
 from zephon.engine.context import Fetched, LaneContext
 from zephon.engine.counts import record_counts
-from zephon.engine.deciders import Deciders, shows_sources, used_sources
+from zephon.engine.deciders import Deciders, shows_sources, used_sources, weighed
 from zephon.engine.faults import Losses, joined
 from zephon.engine.ledger import decision_counts
 from zephon.engine.replay import Replay
-from zephon.engine.spill import Source, held_bytes, in_memory
+from zephon.engine.spill import Source, in_memory
 from zephon.engine.stages import INDEX, Note, Report
 from zephon.engine.state import LaneState
 from zephon.engine.tasks import Mark, Origin, Queue, Ready, Supply, Task
 from zephon.errors import DataError, Where, ZephonError
+from zephon.hashing import hash_group
 from zephon.keys import U64, mix, placed
 from zephon.plan.source import Chunk
 from zephon.plugin import Decision, LaneWindow
@@ -205,15 +207,16 @@ class Lane:
         """Have the first stage work on rows of a chunk."""
         origin = Origin(0)
         if not self._last:
-            base = groups.hash_group(rows) if self._replay.skips else 0
+            base = hash_group(rows) if self._replay.skips else 0
             origin, rows = self._unbuilt(base, rows, record_counts)
         if len(rows):
-            self._push(0, rows, (), Note(hash=not origin.base), origin, label)
+            self._push(0, rows, (), 0, Note(hash=not origin.base), origin, label)
 
     def _push(
-        self, level: int, rows: pa.RecordBatch, sources: Sequence[Source], note: Note, origin: Origin, label: str
+        self, level: int, rows: pa.RecordBatch, sources: Sequence[Source], held: int, note: Note, origin: Origin, label: str
     ) -> None:
-        """Have a stage work on rows and the sources that they draw on. Where these are parked, they are read when the task starts."""
+        """Have a stage work on rows and the sources that they draw on, which take `held` bytes; those that are parked are read when the
+        task starts."""
         context, count = self._context, len(rows)
         if context.levels[level].stage.trivial:
 
@@ -227,7 +230,7 @@ class Lane:
         def start() -> Future[tuple[Groups, Report]]:
             return context.submit_stage(level, [rows, *in_memory(sources)], note, label)
 
-        nbytes = groups.nbytes(rows) + sum(map(held_bytes, sources))
+        nbytes = groups.nbytes(rows) + held
         if level == self._last and self._heavy:
             # At a flush a whole window is decided at once. Built at once, its pixels would be many times the budget
             task = Task(origin, nbytes, start=start, rows=count)
@@ -374,14 +377,14 @@ class Lane:
                 continue
             if level == self._last:
                 self._sequences += count
-            base = mix(groups.hash_group(decision.rows) ^ self._chain[level])
+            base = mix(hash_group(decision.rows) ^ self._chain[level])
             size = stage.max_rows or count
             if size >= count:
                 self._dispatch(level, decision, mix(base), sorted(int(n) for n in decision.sources))
                 continue
             for start in range(0, count, size):
-                rows = decision.rows.slice(start, size)
-                self._dispatch(level, Decision(rows, decision.sources), mix(base ^ start), used_sources(rows))
+                part = replace(decision, rows=decision.rows.slice(start, size))
+                self._dispatch(level, part, mix(base ^ start), used_sources(part.rows))
 
     def _dispatch(self, level: int, decision: Decision, base: int, numbers: Sequence[int]) -> None:
         """Have the rows of a decision built; `numbers` are the sources that they draw on."""
@@ -394,7 +397,8 @@ class Lane:
             numbers = used_sources(rows) if len(rows) < len(decision.rows) else numbers
         if len(rows):
             label = f"lane {self.number}, window {self._windows[level]}"
-            self._push(level, rows, [decision.sources[n] for n in numbers], Note(numbers=tuple(numbers)), origin, label)
+            sources, note = [decision.sources[n] for n in numbers], Note(numbers=tuple(numbers))
+            self._push(level, rows, sources, weighed(decision, numbers), note, origin, label)
 
     # --------------------------------------------------------------------------------------------------- ready
 

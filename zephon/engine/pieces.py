@@ -160,7 +160,7 @@ def _runs(pieces: Sequence[Piece], number: int) -> list[_Run]:
 
 
 def _hash_runs(digest: Any, runs: Sequence[_Run], kind: Any) -> None:
-    """As `groups.hash_array` does it with an ordinary column of all values."""
+    """As `hash_array` does it with an ordinary column of all values."""
     lengths = np.concatenate([places.length[low:high] for places, low, high in runs])
     digest.update(f"{kind}{len(lengths)}".encode())
     digest.update(lengths)

@@ -25,7 +25,7 @@ from zephon.engine.meter import Meter, clock
 from zephon.engine.pump import Cut, Delivery, Pump, finished, locate
 from zephon.engine.quarantine import Quarantine
 from zephon.engine.spill import Spill
-from zephon.engine.stages import Level, Note, Report
+from zephon.engine.stages import Level, Note, Report, shown_inputs
 from zephon.engine.state import LaneState
 from zephon.engine.tasks import Load
 from zephon.engine.tune import Part, Tuner
@@ -386,10 +386,9 @@ def _takes_views(levels: Sequence[Level], runner: str) -> bool:
 
 def _shown(definition: Definition) -> frozenset[str]:
     """The columns that the first operator takes as views: none where another process gets the groups."""
-    steps = definition.levels[0].stage.steps
-    if not steps or definition.options.runner not in ("inline", "threads"):
+    if definition.options.runner not in ("inline", "threads"):
         return frozenset()
-    return frozenset(steps[0][0].viewed_inputs())
+    return shown_inputs(definition.levels)
 
 
 def _now(work: Callable[[], Any], where: Where) -> Future[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from zephon import groups, views
 from zephon.engine.counts import Counts, record_counts
 from zephon.engine.faults import Losses, Policy, apply_under, joined
 from zephon.errors import RecipeError, at
+from zephon.hashing import hash_group
 from zephon.plugin import Operator, SelectOperator, StatefulOperator
 from zephon.recipe import operator_fingerprint
 from zephon.runners.base import Groups, Work
@@ -183,7 +185,7 @@ class _BoundStage:
         result = groups.concat(current) if current else None
         if result is not None and note.hash:
             # where operators make much of little, as pixels of files, what they were given says the same in a hundredth of the bytes
-            report.hash = groups.hash_group(result if self.stage.max_rows is None else given[0])
+            report.hash = hash_group(result if self.stage.max_rows is None else given[0])
             lap.end("digest")
         return ([] if result is None else [result]), report
 
@@ -199,6 +201,22 @@ class Level:
     def can_be_empty(self) -> bool:
         """Whether it makes empty sequences."""
         return self.stage.builder is not None and self.stage.builder.empty_row(None) is not None
+
+
+def shown_inputs(levels: Sequence[Level]) -> frozenset[str]:
+    """The columns that the first operator may get as views: it takes them so, and what it makes of them goes to those who do."""
+    followers: list[Operator] = [op for op, _ in levels[0].stage.steps]
+    if not followers:
+        return frozenset()
+    followers += levels[1].deciders[:1] if len(levels) > 1 else ()
+    for op, follower in pairwise([*followers, None]):
+        assert op is not None
+        left = set(op.viewed_outputs())
+        if not left:
+            return frozenset(followers[0].viewed_inputs())
+        if follower is None or not left <= set(follower.viewed_inputs()):
+            return frozenset()
+    return frozenset()
 
 
 def cut_levels(steps: Sequence[tuple[Operator, Policy]]) -> list[Level]:

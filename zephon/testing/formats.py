@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from zephon import groups
 from zephon.errors import DataError, ZephonError
+from zephon.hashing import hash_group
 from zephon.plugin import FileInfo, OpenShard, Reader, Shard, Store
 from zephon.storage import LocalStore, expand
 from zephon.views import stands_for
@@ -340,7 +340,7 @@ def _check_threads(case: _Case, shard: Shard, opened: OpenShard, counts: Sequenc
 
 
 def _digest(batches: Sequence[pa.RecordBatch]) -> tuple[int, ...]:
-    return tuple(groups.hash_group(batch) for batch in batches)
+    return tuple(hash_group(batch) for batch in batches)
 
 
 def _check_close(opened: OpenShard, counts: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from zephon.arrays import from_values
 from zephon.errors import DataError
 from zephon_vision import columns
-from zephon_vision._taking import taken
+from zephon_vision._taking import references, taken, together
 from zephon_vision.layouts._images import Flat, ImageRules, read_value
 
 MAX_BYTES = 2**31 - 1
@@ -103,11 +103,11 @@ class Builder:
         if self._inline:
             mine, names = zip(*self._inline, strict=True)
             _check_size(data.nbytes + sum(len(b) for b in mine if b is not None))
-            data = pa.concat_arrays([data, from_values(mine, pa.binary())])
+            data = together([data, from_values(mine, pa.binary())])
             path = pa.concat_arrays([path, from_values(names, pa.string())])
         index = np.array(self._images, dtype=np.int64)
         data, path = taken(data, index), taken(path, index)
-        return pa.StructArray.from_arrays([data, path], fields=list(columns.IMAGE_REF))
+        return references(data, path)
 
 
 def _lists(ends: list[int], values: Any) -> Any:

@@ -18,6 +18,7 @@ from zephon.arrays import from_values, list_sizes, to_arrow, to_numpy
 from zephon.errors import DataError
 from zephon.keys import I64
 from zephon_vision._decoders_source import is_data_url
+from zephon_vision._taking import taken, together
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_\-\s]+={0,2}\s*")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
@@ -38,7 +39,7 @@ class Flat:
 
     offsets: I64
     data: Any
-    """binary, null where an image has no bytes."""
+    """binary or views of it, null where an image has no bytes."""
     path: Any
     """string, null where it has no path."""
 
@@ -62,10 +63,7 @@ def read_columns(arrays: list[Any], rules: ImageRules) -> Flat:
         inside = np.arange(len(flat.data)) - np.repeat(flat.offsets[:-1], count)
         order[np.repeat(done, count) + inside] = start + np.arange(len(flat.data))
         done += count
-    place: Any = to_arrow(order)
-    return Flat(
-        offsets, pa.concat_arrays([f.data for f in made]).take(place), pa.concat_arrays([f.path for f in made]).take(place)
-    )
+    return Flat(offsets, taken(together([f.data for f in made]), order), taken(pa.concat_arrays([f.path for f in made]), order))
 
 
 def _read_column(array: Any, rules: ImageRules) -> Flat:
@@ -88,7 +86,7 @@ def _read_column(array: Any, rules: ImageRules) -> Flat:
 
 
 def _plain(array: Any) -> Any:
-    """Without dictionaries, views and fixed sizes."""
+    """Without dictionaries, views of anything but bytes, and fixed sizes."""
     t = pa.types
     kind = array.type
     if t.is_dictionary(kind):
@@ -99,7 +97,7 @@ def _plain(array: Any) -> Any:
         return array.cast(pa.large_list(kind.value_type))
     if t.is_large_string(kind) or t.is_string_view(kind):
         return _cast(array, pa.string())
-    if t.is_large_binary(kind) or t.is_binary_view(kind):
+    if t.is_large_binary(kind):
         return _cast(array, pa.binary())
     return array
 
@@ -117,7 +115,7 @@ def _leaves(array: Any, rules: ImageRules) -> tuple[Any, Any]:
     kind = array.type
     if t.is_null(kind):
         return array.cast(pa.binary()), array.cast(pa.string())
-    if t.is_binary(kind):
+    if t.is_binary(kind) or t.is_binary_view(kind):
         return array, pa.nulls(len(array), pa.string())
     if t.is_string(kind):
         return _from_strings(pa.nulls(len(array), pa.binary()), array, rules)
@@ -139,7 +137,7 @@ def _from_structs(array: Any, rules: ImageRules) -> tuple[Any, Any]:
         path = path.cast(pa.string())
     if pa.types.is_string(data.type):  # JSON holds no bytes
         return _from_strings(pa.nulls(size, pa.binary()), data.fill_null(path) if data.null_count else data, rules)
-    if not pa.types.is_binary(data.type) or not pa.types.is_string(path.type):
+    if not (pa.types.is_binary(data.type) or pa.types.is_binary_view(data.type)) or not pa.types.is_string(path.type):
         raise DataError(f"images as {array.type} are not understood", hint="bytes must be binary and path a string")
     return _from_strings(data, path, rules)
 

@@ -25,8 +25,11 @@ LAYOUTS: dict[str, Layout] = {
 """In the order in which they are tried."""
 
 JSON_COLUMNS = ("json", "metadata")
-_IMAGE_NAMES = ("images", "image")
-_FILE_NAME = re.compile(r"(.*\.)?(jpg|jpeg|png|webp|gif|avif|bmp|tif|tiff|img)", re.IGNORECASE)
+_USUAL = ("images", "image")
+_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "avif", "bmp", "tif", "tiff", "img")
+IMAGE_NAMES = (*_USUAL, *_SUFFIXES)
+"""What columns of images are called (WebDataset's members may have more before the suffix)."""
+_FILE_NAME = re.compile(rf"(.*\.)?({'|'.join(_SUFFIXES)})", re.IGNORECASE)
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -124,7 +127,7 @@ def _claim(
 
 def image_columns(kinds: Mapping[str, Kind], *, paths: bool = False) -> tuple[str, ...] | None:
     """The columns that hold images: `images` or `image`; else WebDataset's members by their suffix; else those of the image type."""
-    for name in _IMAGE_NAMES:
+    for name in _USUAL:
         if name in kinds and (not paths or kinds[name] not in ("null", "other")):
             return (name,)
     files = [n for n, k in kinds.items() if _FILE_NAME.fullmatch(n) and k in ("binary", "image", "images", "text")]

@@ -23,10 +23,14 @@ _IMAGES = st.one_of(st.none(), st.fixed_dictionaries({"bytes": _FILES, "path": s
 _DOCUMENTS = st.lists(st.one_of(st.none(), st.lists(_IMAGES, max_size=4)), max_size=8)
 
 
-@given(_DOCUMENTS, st.integers(0, 3))
-def test_the_files_of_documents_are_those_that_came(documents: list[Any], start: int) -> None:
-    """Also those of slices, nulls, and files so short that a view holds them itself."""
-    array = pa.array(documents, columns.IMAGES_TYPE).slice(start)
+@given(_DOCUMENTS, st.integers(0, 3), st.booleans())
+def test_the_files_of_documents_are_those_that_came(documents: list[Any], start: int, shown: bool) -> None:
+    """Also those of slices, nulls, and files so short that a view holds them itself; and those that came as views, of several buffers."""
+    if shown:
+        halves = (documents[: start + 1], documents[start + 1 :])
+        array = pa.concat_arrays([pa.array(half, columns.SHOWN_IMAGES_TYPE) for half in halves]).slice(start)
+    else:
+        array = pa.array(documents, columns.IMAGES_TYPE).slice(start)
     files = Files(array)
     want = [images or [] for images in documents[start:]]
     for first in range(len(want)):
