@@ -92,26 +92,38 @@ def _since(free: tuple[float, Pixels]) -> float:
 
 
 class Arena:
-    """Pieces of memory for the work on one image, one after the other; `reset` takes all of them back. For one thread."""
+    """Pieces of memory for the work on a few images, one after the other; `reset` takes all of them back. For one thread."""
 
     def __init__(self, pool: Pool | None = None) -> None:
         """With memory from `pool`, so that what one thread leaves is the next one's."""
         self._pool = pool if pool is not None else Pool(most=0)
         self._memory = np.empty(0, dtype=np.uint8)
         self._back: weakref.finalize[..., Pixels] | None = None
-        self._used = 0
+        self.used = 0
+        """Bytes of the pieces that are taken."""
+        self._peak = 0
         self._target: Pixels | None = None
 
-    def reset(self, target: Pixels | None = None) -> None:
-        """Begin anew: whoever still holds a piece may see it change. The first piece of `target`'s shape is `target` itself."""
+    def aim(self, target: Pixels) -> None:
+        """The next piece of `target`'s shape is `target` itself."""
         self._target = target
-        if not len(self._memory) or len(self._memory) < self._used <= _MOST:
-            size = max(self._used + self._used // 4, _LEAST)
+
+    def back_to(self, used: int) -> None:
+        """Take back all pieces since `used` was what it is here: whoever still holds one may see it change. No target counts any more."""
+        self._peak = max(self._peak, self.used)
+        self.used = used
+        self._target = None
+
+    def reset(self) -> None:
+        """Take back all of them."""
+        self.back_to(0)
+        if not len(self._memory) or len(self._memory) < self._peak <= _MOST:
+            size = max(self._peak + self._peak // 4, _LEAST)
             if self._back is not None:
                 self._back.detach()  # outgrown: in the pool it would only lie about
             self._memory = np.empty(0, dtype=np.uint8)
             self._memory, self._back = self._pool.lend(size)
-        self._used = 0
+        self._peak = 0
 
     def take(self, shape: tuple[int, ...]) -> Pixels:
         """uint8 of this shape, contiguous, not filled."""
@@ -120,8 +132,8 @@ class Arena:
             self._target = None
             return target
         size = math.prod(shape)
-        begin = self._used
-        self._used += -(-size // _ALIGN) * _ALIGN
-        if self._used > len(self._memory):
+        begin = self.used
+        self.used += -(-size // _ALIGN) * _ALIGN
+        if self.used > len(self._memory):
             return np.empty(shape, dtype=np.uint8)  # this once; the next image finds enough
         return self._memory[begin : begin + size].reshape(shape)

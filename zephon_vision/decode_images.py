@@ -37,6 +37,8 @@ ArrowArray = Any
 
 _AT_ONCE = 16 << 20
 _PACKS = 4
+_TOGETHER = 16 << 20
+"""Bytes of pixels that are decoded before the first of them is resized: a share of the processor's last cache."""
 _UNKNOWN_SIZE = 448
 """The side that an image without a readable header is planned with, where it is left blank."""
 
@@ -207,19 +209,8 @@ class BoundDecodeImages:
         else:
             plans, heads = self._planned(images, self._policy)
         work = Blocks(plans)
-        tools = self._tools()
         errors: dict[int, str] = {}
-        # what is known of the files that are here, before the first is decoded: after each one all caches are full of its pixels
-        here = [index for index in range(len(images)) if images[index][0] is not None]
-        opened = dict(zip(here, (self._opened(images[n], heads[n], plans[n][1]) for n in here), strict=True))
-        for index, (policy, plan) in enumerate(plans):
-            try:
-                file = opened.pop(index, None) or self._opened(images[index], heads[index], plan)
-                if isinstance(file, DataError):
-                    raise file
-                self._fill(tools, work.place(index), *file, policy, plan)
-            except DataError as error:
-                errors[index] = error.message
+        self._fill(work, plans, images, heads, errors)
         self._seen.count(-1, len(images), ((error, document_place(group, *images.place(i))) for i, error in errors.items()))
         if errors and settings._bad == "error":
             index = min(errors)
@@ -265,6 +256,42 @@ class BoundDecodeImages:
             made = self._local.tools = _Tools(arena, pooled(self._resize, arena), planar, getattr(planar, "takes_words", False))
         return made
 
+    def _fill(
+        self,
+        work: Blocks,
+        plans: Sequence[tuple[Policy, Plan]],
+        images: Images,
+        heads: Sequence[Header | DataError | None],
+        errors: dict[int, str],
+    ) -> None:
+        """Decode and render each image into its place, or say what is wrong with it.
+
+        In steps of several images: after the work on a picture other code isn't in the processor's caches any more, and to fetch it again
+        takes several times as long as to run it. So headers are read first, and a few pictures are decoded before they are resized.
+        """
+        tools = self._tools()
+        # those of files on a disk when their turn comes, so that few are in memory
+        here = [index for index in range(len(images)) if images[index][0] is not None]
+        opened = dict(zip(here, (self._opened(images[n], heads[n], plans[n][1]) for n in here), strict=True))
+        decoded: dict[int, Pixels] = {}
+        room = 0
+        for index, (policy, plan) in enumerate(plans):
+            try:
+                file = opened.pop(index, None) or self._opened(images[index], heads[index], plan)
+                if isinstance(file, DataError):
+                    raise file
+                size = 4 * file[1].height * file[1].width
+                if size > room:
+                    self._render(work, plans, decoded, tools, errors)
+                    decoded, room = {}, _TOGETHER
+                    tools.arena.reset()
+                room -= size
+                if not self._scaled(work.place(index), file, policy, plan, tools):
+                    decoded[index] = self._decoded(*file, policy, tools, 1)
+            except DataError as error:
+                errors[index] = error.message
+        self._render(work, plans, decoded, tools, errors)
+
     def _opened(self, reference: Reference, head: Header | DataError | None, plan: Plan) -> _File | DataError:
         """An image's file and its header, which must say what was planned; or what is wrong."""
         if isinstance(head, DataError):
@@ -279,23 +306,25 @@ class BoundDecodeImages:
             return DataError(f"planned: as {plan.width} × {plan.height} pixels, and has {width} × {height}")
         return data, head
 
-    def _fill(self, tools: _Tools, place: Pixels, data: bytes | memoryview, head: Header, policy: Policy, plan: Plan) -> None:
-        """Decode and render one image into its place."""
-        settings = self._settings
-        tools.arena.reset(place)
-        blocks = None
-        if settings.scaled_decode != "off" and (scale := scale_for(head, plan)) > 1:
-            blocks = self._scaled(data, head, policy, plan, tools, scale)
-        if blocks is None:
-            rgb = self._decoded(data, head, policy, tools, 1)
-            blocks = policy.render(rgb, plan, tools.planar if policy.planar else tools.resize)
-        if blocks is place:
-            return
-        if blocks.shape != place.shape or blocks.dtype != np.uint8:
-            raise PluginError(
-                f"image policy {policy.name!r} rendered {blocks.dtype}{list(blocks.shape)} instead of uint8{list(place.shape)}"
-            )
-        place[...] = blocks
+    def _render(
+        self,
+        work: Blocks,
+        plans: Sequence[tuple[Policy, Plan]],
+        decoded: Mapping[int, Pixels],
+        tools: _Tools,
+        errors: dict[int, str],
+    ) -> None:
+        """Render what was decoded into its places."""
+        used = tools.arena.used
+        for index, rgb in decoded.items():
+            policy, plan = plans[index]
+            place = work.place(index)
+            tools.arena.aim(place)
+            try:
+                _put(place, policy.render(rgb, plan, tools.planar if policy.planar else tools.resize), policy)
+            except DataError as error:
+                errors[index] = error.message
+            tools.arena.back_to(used)
 
     def _decoded(self, data: bytes | memoryview, head: Header, policy: Policy, tools: _Tools, scale: int) -> Pixels:
         settings = self._settings
@@ -311,17 +340,24 @@ class BoundDecodeImages:
             words=policy.planar and tools.takes_words,
         )
 
-    def _scaled(
-        self, data: bytes | memoryview, head: Header, policy: Policy, plan: Plan, tools: _Tools, scale: int
-    ) -> Pixels | None:
-        """From a picture decoded at a part of its size; None: the policy does more than to resize the whole image."""
+    def _scaled(self, place: Pixels, file: _File, policy: Policy, plan: Plan, tools: _Tools) -> bool:
+        """From a picture decoded at a part of its size, if that may be; not if the policy does more than to resize the whole image."""
+        data, head = file
+        if self._settings.scaled_decode == "off" or (scale := scale_for(head, plan)) == 1:
+            return False
+        used = tools.arena.used
         rgb = self._decoded(data, head, policy, tools, scale)
         resize = ScaledResize(tools.planar if policy.planar else tools.resize, rgb, (head.height / scale, head.width / scale))
+        tools.arena.aim(place)
         try:
             blocks = policy.render(rgb, plan, resize)
         except NotWholeError:
-            return None
-        return blocks if resize.used else None
+            return False
+        finally:
+            tools.arena.back_to(used)
+        if resize.used:
+            _put(place, blocks, policy)
+        return resize.used
 
     def _finish(
         self, group: pa.RecordBatch, images: Images, plans: list[tuple[Policy, Plan]], work: Blocks, errors: dict[int, str]
@@ -358,6 +394,17 @@ class BoundDecodeImages:
             specs = self._specs = from_values([self._spec] * 2 * len(plans), pa.string())
         specs = specs.slice(0, len(plans))
         return pa.StructArray.from_arrays([specs, lists([plan.pack() for plan in plans])], fields=list(columns.PLAN))
+
+
+def _put(place: Pixels, blocks: Pixels, policy: Policy) -> None:
+    """What a policy rendered to its place, where it mostly is already."""
+    if blocks is place:
+        return
+    if blocks.shape != place.shape or blocks.dtype != np.uint8:
+        raise PluginError(
+            f"image policy {policy.name!r} rendered {blocks.dtype}{list(blocks.shape)} instead of uint8{list(place.shape)}"
+        )
+    place[...] = blocks
 
 
 class _Tools(NamedTuple):

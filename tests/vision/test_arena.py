@@ -25,11 +25,17 @@ def test_pieces_of_an_arena_do_not_overlap_until_it_is_reset(rounds: list[list[i
         for number, piece in enumerate(pieces):
             piece[:] = number
         assert all((piece == number).all() and piece.flags.c_contiguous for number, piece in enumerate(pieces))
+        used = arena.used
+        arena.take((5000,))[:] = 255
+        arena.back_to(used)
+        arena.take((3000,))[:] = 255
+        assert all((piece == number).all() for number, piece in enumerate(pieces)), "those that were taken before stay"
 
 
 def test_the_target_is_given_once_and_only_for_its_shape() -> None:
     arena, target = Arena(), np.zeros((2, 3), np.uint8)
-    arena.reset(target)
+    arena.reset()
+    arena.aim(target)
     assert arena.take((3, 2)) is not target
     assert arena.take((2, 3)) is target
     assert arena.take((2, 3)) is not target

@@ -16,7 +16,7 @@ from zephon.errors import DataError, PluginError, RecipeError
 from zephon.plugin import Outcome
 from zephon.recipe import operator_fingerprint
 from zephon.testing import check_operator
-from zephon_vision import columns
+from zephon_vision import columns, decode_images
 from zephon_vision.decode_images import DecodeImages, Raw
 from zephon_vision.decoders import decode
 from zephon_vision.policies.base import Plan, load
@@ -76,6 +76,33 @@ def test_every_good_picture_is_decoded_and_every_bad_one_is_blank(tricky_picture
     for picture, blocks in zip(known, flat, strict=True):
         assert (blocks is None) == (picture.rgb is None), picture.name
     assert max(len(s) for row in run(group, max_bad_ratio=None).column(columns.PIXEL_SHAPES).to_pylist() for s in row) == 2
+
+
+@pytest.mark.parametrize("settings", [{}, {"scaled_decode": "gap2"}, {"decoder": "pillow"}, {"backend": "pil"}])
+@pytest.mark.parametrize("kind", ["qwen", "clip", "siglip"])
+def test_how_many_pictures_are_decoded_at_once_changes_nothing(
+    qwen: str, clip: str, kind: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad one in between, also one that is found to be bad after others were decoded, spoils no other."""
+    spec = {"qwen": qwen, "clip": clip, "siglip": 'siglip{"size": 28}'}[kind]
+    photos = [jpeg(scene(90 + 40 * n, 200 - 20 * n, seed=n)) for n in range(7)]
+    rows: list[list[bytes | None]] = [
+        [photos[0], HTML, photos[1]],
+        [],
+        [damaged_jpeg(), TURNED, photos[2], None],
+        [*photos[3:]],
+    ]
+    group = planned(rows, spec)
+    bound = DecodeImages(max_bad_ratio=None, **settings).bind()  # its memory is used again, and grows
+    made = []
+    for together in (0, 1 << 16, 1 << 18, 1 << 30):
+        monkeypatch.setattr(decode_images, "_TOGETHER", together)
+        outcome = bound(group)
+        assert isinstance(outcome, Outcome)
+        made.append((outcome.group.to_pylist(), outcome.drops.parts))
+    assert all(one == made[0] for one in made)
+    good = [sum(b is not None for b in row) for row in pixels(run(group, max_bad_ratio=None, **settings))]
+    assert good == [2, 0, 3 if "decoder" in settings else 2, 4]  # Pillow shows the damaged one
 
 
 def _packed(spec: str, rows: list[list[bytes | None]], lengths: list[list[int]]) -> pa.RecordBatch:
