@@ -301,9 +301,9 @@ def test_a_billion_rows_in_a_million_units_are_planned_in_bounded_memory() -> No
     assert peak < 250 << 20
 
 
-def test_a_hundred_thousand_data_sets_in_one_mixture() -> None:
+def test_twenty_thousand_data_sets_in_one_mixture() -> None:
     table = planned("x", 3, 2).units
-    names = [f"set-{i}" for i in range(10**5)]
+    names = [f"set-{i}" for i in range(20_000)]
     mixture = {n: 1.0 + (i * 7919 % 1013) / 1009 for i, n in enumerate(names)}
     source = StaticMixtureWorkSource([Planned(n, table) for n in names], mixture, chunk_size=1000, shuffle_block_size=1)
     plan = source.plan(4)
