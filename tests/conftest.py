@@ -34,6 +34,40 @@ atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Seconds of work, roughly: begun last, one of these would keep one core busy while the others have nothing left.
+LONG_FIRST = (
+    "house/test_docs.py",
+    "faults/test_ranks_killed.py",
+    "invariants/test_4_rows_in_equal_rows_out.py",
+    "invariants/test_3_state_is_small_and_rank_free.py",
+    "cases/test_hosts_and_memory.py",
+    "operators/test_token_backends.py",
+    "engine/test_closing.py",
+    "engine/test_ctrl_c.py",
+    "cli/test_demo_vlm.py",
+    "cli/test_demo.py",
+    "cli/test_preview.py",
+    "stores/test_every_format_on_every_store.py",
+    "stores/test_bad_shards.py",
+    "invariants/test_6_equal_steps.py",
+    "invariants/test_2_batches_cut_across_lanes.py",
+    "invariants/test_1_lane_is_pure.py",
+    "integrations/test_torch.py",
+    "operators/test_tokenize.py",
+    "engine/test_progress.py",
+    "engine/test_failures.py",
+    "vision/interleave/test_templates.py",
+    "vision/test_decoders.py",
+    "vision/pack/test_balance_cost.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take long, then the others as they come."""
+    places = {f"tests/{name}": place for place, name in enumerate(LONG_FIRST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+
+
 RUNNERS = ("inline", "threads", "processes")
 
 

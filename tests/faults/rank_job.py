@@ -1,6 +1,7 @@
-"""One rank of a small training job, run as a process: `python rank_job.py FOLDER RANK WORLD PORT LANES STEPS`.
+"""One rank of a small training job, run as a process: `python rank_job.py FOLDER RANK WORLD PORT LANES STOP`.
 
 It takes its batches, hashes them into `hashes-RANK-WORLD.jsonl` line by line, and every second step saves the merged state of all ranks.
+From step STOP on it stands still, to be killed; -1: it goes on to the end.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from zephon.torch import agree_over
 
 
 def main() -> None:
-    folder, rank, world, port, lanes, slow = Path(sys.argv[1]), *map(int, sys.argv[2:7])
+    folder, rank, world, port, lanes, stop = Path(sys.argv[1]), *map(int, sys.argv[2:7])
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     datasets = [Dataset.from_path(name, folder / f"{name}.parquet") for name in ("a", "b")]
     source = StaticMixtureWorkSource(datasets, {"a": 0.7, "b": 0.3}, seed=7, chunk_size=16, stop_after_passes=1)
@@ -44,7 +45,7 @@ def main() -> None:
                     part = saved.with_suffix(".part")
                     part.write_text(json.dumps(merge_states(states)))  # type: ignore[arg-type]
                     part.replace(saved)
-            if slow and batch.step >= 6:
+            if 0 <= stop <= batch.step:
                 import time
 
                 time.sleep(60)  # the test kills us here

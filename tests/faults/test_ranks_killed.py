@@ -25,12 +25,25 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(folder: Path, world: int, *, slow: bool) -> list[subprocess.Popen[bytes]]:
+def start(folder: Path, world: int, *, stop: int = -1) -> list[subprocess.Popen[bytes]]:
     port = free_port()
     return [
-        subprocess.Popen([sys.executable, str(JOB), str(folder), str(rank), str(world), str(port), str(LANES), str(int(slow))])
+        subprocess.Popen([sys.executable, str(JOB), str(folder), str(rank), str(world), str(port), str(LANES), str(stop)])
         for rank in range(world)
     ]
+
+
+def killed_at(step: int, folder: Path, world: int) -> None:
+    """Run a job of so many ranks until it has delivered that step and saved a state, and kill all of them."""
+    ranks = start(folder, world, stop=step)
+    deadline = time.monotonic() + 90
+    while not (folder / "state.json").exists() or max(hashes(folder), default=0) < step:
+        assert time.monotonic() < deadline, "the job does not get on"
+        assert all(r.poll() is None for r in ranks), "a rank died by itself"
+        time.sleep(0.1)
+    for process in ranks:
+        process.send_signal(signal.SIGKILL)
+    assert [process.wait(20) for process in ranks] == [-signal.SIGKILL] * world
 
 
 def hashes(folder: Path) -> dict[int, list[list[object]]]:
@@ -56,24 +69,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("first", "second"), [(4, 2), (2, 4)])
-def test_a_killed_job_resumes_on_another_number_of_ranks(folder: Path, first: int, second: int) -> None:
-    ranks = start(folder, first, slow=True)
-    deadline = time.monotonic() + 90
-    while not (folder / "state.json").exists() or max(hashes(folder), default=0) < 6:
-        assert time.monotonic() < deadline, "the first job does not get on"
-        assert all(r.poll() is None for r in ranks), "a rank died by itself"
-        time.sleep(0.1)
-    for process in ranks:
-        process.send_signal(signal.SIGKILL)
-    assert [process.wait(20) for process in ranks] == [-signal.SIGKILL] * first
-    for process in start(folder, second, slow=False):
+def test_a_job_that_was_killed_twice_resumes_on_more_and_on_fewer_ranks(folder: Path) -> None:
+    killed_at(6, folder, 2)
+    killed_at(12, folder, 4)
+    for process in start(folder, 2):
         assert process.wait(90) == 0
     resumed = hashes(folder)
     for path in [*folder.glob("hashes-*"), folder / "state.json"]:
         path.unlink()
-    for process in start(folder, 1, slow=False):
+    for process in start(folder, 1):
         assert process.wait(90) == 0
     assert resumed == hashes(folder)
     assert [len(lanes) for lanes in resumed.values()] == [LANES] * len(resumed)
-    assert len(resumed) > 8
+    assert len(resumed) > 14

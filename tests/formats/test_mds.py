@@ -29,7 +29,6 @@ from formats.reading import read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from streaming.base.format.mds.encodings import _encodings
 
 from zephon.errors import DataError, RecipeError
 from zephon.testing import check_format
@@ -43,6 +42,9 @@ PACKINGS = (None, "zstd", "zstd:1", "gz:1", "br:1", "bz2:1", "snappy")
 
 
 def test_the_encodings_are_all_that_streaming_has() -> None:
+    # not above: it loads transformers, in each worker that collects this file
+    from streaming.base.format.mds.encodings import _encodings
+
     assert {encoding.partition(":")[0] for encoding in ENCODINGS.values()} == set(_encodings)
 
 

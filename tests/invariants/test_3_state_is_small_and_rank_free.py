@@ -98,31 +98,6 @@ def test_three_resumes_at_any_batch_of_the_same_topology_equal_none(data: st.Dat
     assert found == want
 
 
-@settings(max_examples=40)
-@given(data=st.data(), recipe=recipes(passes=1))
-def test_a_finite_run_ends_at_the_same_step_however_often_it_was_resumed(data: st.DataObject, recipe: Recipe) -> None:
-    want = [(b.step, b.lane, rows_of(b)) for b in recipe.pipeline(runner="inline")]
-    found: list[Any] = []
-    state: dict[str, Any] | None = None
-    for number in range(4):
-        pipeline = recipe.pipeline(runner=data.draw(st.sampled_from(["inline", "threads"])))
-        if state is not None:
-            quietly(pipeline.restore, state)
-        batches = iter(pipeline)
-        for _ in range(10**6 if number == 3 else data.draw(st.integers(0, len(want) + 2))):
-            batch = next(batches, None)
-            if batch is None:
-                break
-            found.append((batch.step, batch.lane, rows_of(batch)))
-        state = pipeline.checkpoint()
-        batches.close()  # type: ignore[attr-defined]
-    assert found == want
-    after = recipe.pipeline(runner="inline")
-    quietly(after.restore, state)
-    assert list(after) == [], "a state from after the end has nothing more"
-    assert after.checkpoint()["lanes"] == state["lanes"]  # type: ignore[index]
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_resume_inside_a_step_delivers_the_padding_that_was_still_due(rank: int) -> None:
     # 3 lanes on 2 ranks: rank 0 has lane 0 and a padding lane, whose microbatches come last in each step

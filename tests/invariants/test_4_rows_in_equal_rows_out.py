@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operators_for_tests import Copies, DropLong, Encode, Fragile, KeepSome, LeaveOut
-from strategies import MIXED, PAD, Recipe, quietly, recipes
+from strategies import MIXED, PAD, Recipe, quietly, recipes, rows_of
 
-from zephon import Pipeline
+from zephon import Batch, Pipeline
 from zephon.operators.pack import PackFlat
 from zephon.operators.shuffle import Shuffle
 from zephon.plugin import Operator, groups
@@ -70,7 +70,7 @@ def counted(batches: list[Any]) -> tuple[Counter[int], Counter[int], int, int]:
     return rows, tokens, sequences, padding
 
 
-@settings(max_examples=120)
+@settings(max_examples=80)
 @given(recipe=finite_recipes(), runner=st.sampled_from(["inline", "inline", "threads"]))
 def test_a_finished_run_balances_exactly_and_nothing_is_in_flight(recipe: Recipe, runner: str) -> None:
     pipeline = recipe.pipeline(runner=runner, on_error="skip")
@@ -111,21 +111,27 @@ def test_a_run_that_is_stopped_balances_with_what_is_in_flight(data: st.DataObje
     assert (report["sequences"], report["padding_tokens"]) == (sequences, padding)
 
 
-@settings(max_examples=60)
+@settings(max_examples=50)
 @given(data=st.data(), recipe=finite_recipes())
-def test_what_a_resume_replays_is_not_counted_as_out_again(data: st.DataObject, recipe: Recipe) -> None:
+def test_a_finite_run_delivers_and_counts_each_batch_once_however_often_it_was_resumed(
+    data: st.DataObject, recipe: Recipe
+) -> None:
+    def told(batch: Batch) -> Any:
+        return batch.step, batch.lane, rows_of(batch)
+
     whole = recipe.pipeline(runner="inline", on_error="skip")
-    total = len(list(whole))
-    out = dict.fromkeys(("rows", "tokens"), 0)
-    sequences = 0
-    state = None
+    want = [told(batch) for batch in whole]
+    found: list[Any] = []
+    out, sequences = dict.fromkeys(("rows", "tokens"), 0), 0
+    state: Any = None
     for last in (False, False, True):
-        pipeline = recipe.pipeline(runner="inline", on_error="skip")
+        pipeline = recipe.pipeline(runner=data.draw(st.sampled_from(["inline", "threads"])), on_error="skip")
         if state is not None:
             quietly(pipeline.restore, state)
         batches = iter(pipeline)
-        for _ in range(total + 1 if last else data.draw(st.integers(1, total // 2 + 1))):
-            next(batches, None)
+        for _ in range(len(want) + 1 if last else data.draw(st.integers(1, len(want) // 2 + 1))):
+            batch = next(batches, None)
+            found += [] if batch is None else [told(batch)]
         state = pipeline.checkpoint()
         batches.close()  # type: ignore[attr-defined]
         report = pipeline.accounting()
@@ -135,9 +141,13 @@ def test_what_a_resume_replays_is_not_counted_as_out_again(data: st.DataObject, 
             out[kind] += report[kind]["out"]
             if last:
                 assert report[kind]["in_flight"] == 0
-    want = whole.accounting()
-    assert out == {kind: want[kind]["out"] for kind in out}
-    assert sequences == want["sequences"]
+    assert found == want
+    assert out == {kind: whole.accounting()[kind]["out"] for kind in out}
+    assert sequences == whole.accounting()["sequences"]
+    after = recipe.pipeline(runner="inline", on_error="skip")
+    quietly(after.restore, state)
+    assert list(after) == [], "a state from after the end has nothing more"
+    assert after.checkpoint()["lanes"] == state["lanes"]
 
 
 DOCUMENTS = Recipe(

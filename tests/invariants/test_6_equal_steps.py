@@ -97,7 +97,7 @@ def global_rows(found: list[list[tuple[int, int, int, Rows]]]) -> list[Rows]:
     return [made[step] for step in sorted(made)]
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(data=st.data(), recipe=recipes(passes=1))
 def test_ranks_that_agree_end_at_one_step_with_every_row_delivered(data: st.DataObject, recipe: Recipe) -> None:
     want = to_the_end(recipe)
@@ -119,7 +119,7 @@ def test_ranks_that_resume_on_another_number_still_end_together(data: st.DataObj
     assert global_rows(third) == []
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(data=st.data(), recipe=recipes(passes=1, drop_last=True))
 def test_drop_last_ends_all_ranks_before_the_first_step_that_a_lane_cant_fill(data: st.DataObject, recipe: Recipe) -> None:
     lanes: dict[int, Rows] = {}

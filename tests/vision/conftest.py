@@ -22,4 +22,4 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def tricky_pictures() -> list[Picture]:
     """All of them at once."""
-    return _TRICKY
+    return list(_TRICKY)

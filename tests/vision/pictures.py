@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import struct
 import zlib
@@ -464,6 +465,7 @@ def _strangers() -> Iterator[Picture]:
         yield Picture(name, data, early=True)
 
 
-def tricky() -> list[Picture]:
-    """All of them."""
-    return [*_pngs(), *_jpegs(), *_others()]
+@functools.cache
+def tricky() -> tuple[Picture, ...]:
+    """All of them, made once: that takes a second."""
+    return (*_pngs(), *_jpegs(), *_others())
