@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +29,8 @@ Reference = tuple[memoryview | None, str | None]
 """An image as `(bytes, path)`; both None: there is none."""
 
 MISSING = "missing"
+
+_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
 def check_image_type(kind: Any, column: str) -> None:
@@ -146,20 +147,57 @@ def mapped(reference: Reference, media_root: str | None) -> Iterator[bytes | mem
         raise DataError(f"unreadable: {path!r}: {error.strerror}") from error
 
 
+def check_media_root(root: str | None, operator: str) -> None:
+    """Raise `RecipeError` where a local media root isn't there: every image would be a bad one, which is noticed only by and by."""
+    if root is None or "://" in root or os.path.isdir(os.path.abspath(root)):
+        return
+    what = "is no folder" if os.path.exists(root) else "doesn't exist"
+    raise RecipeError(
+        f"media_root of {operator} is {root!r}, which {what}",
+        hint=f"workers look for it as {os.path.abspath(root)!r}; leave media_root= out where all images are bytes",
+    )
+
+
 def local_path(path: str, media_root: str | None) -> str:
     """Where an image given by path is. Raises `DataError` for a URL, and for a path that leaves the media root."""
-    path = path.removeprefix("file://")
+    path = plain_path(path)
     if "://" in path:
         raise DataError(f"unreadable: {path!r} is a URL, and the network is not used")
     if "\0" in path:
         raise DataError("unreadable: a path with a NUL")
     if media_root is None:
         raise DataError(f"unreadable: {path!r} is a path, and no media_root= says where the images are")
-    root = os.path.abspath(media_root)
-    whole = os.path.normpath(os.path.join(root, path))
-    if os.path.commonpath([root, whole]) != root:
+    inside = path_inside(path, media_root)
+    if inside is None:
         raise DataError(f"unreadable: {path!r} is outside of the media root")
-    return whole
+    return os.path.join(os.path.abspath(media_root), inside)
+
+
+def plain_path(text: str) -> str:
+    """What a `file:` URL stands for (RFC 8089), its percent-escapes undone; any other text as it is.
+
+    The URL's host may be empty or `localhost`. `file://images/1.jpg`, which many data sets have, is taken for a relative path. Raises
+    `DataError` for escapes that are not UTF-8.
+    """
+    if text[:7].lower() != "file://":
+        return text
+    path = text[7:]
+    if path[:10].lower() == "localhost/":
+        path = path[9:]
+    try:
+        return unquote(path, errors="strict")
+    except UnicodeDecodeError as error:
+        raise DataError(f"unreadable: the escapes of {text!r} are not UTF-8") from error
+
+
+def path_inside(path: str, root: str) -> str | None:
+    """A path, relative to `root` or absolute, as a normal one relative to `root`; None where it leads out of it."""
+    base = os.path.abspath(root)
+    whole = os.path.normpath(os.path.join(base, path))
+    if whole == base:
+        return os.curdir
+    start = base if base.endswith(os.sep) else base + os.sep
+    return whole[len(start) :] if whole.startswith(start) else None
 
 
 def is_data_url(text: str) -> bool:
@@ -167,16 +205,30 @@ def is_data_url(text: str) -> bool:
     return text[:5].lower() == "data:"
 
 
-def from_data_url(url: str) -> bytes:
-    """What a `data:` URL holds (RFC 2397). Raises `DataError` where it can't be decoded."""
+def data_url_parts(url: str) -> tuple[bool, str] | None:
+    """`(whether it is base64, body)` of a `data:` URL (RFC 2397); None: it has no body."""
     head, comma, body = url.partition(",")
-    if not comma:
+    return (head.rstrip().lower().endswith(";base64"), body) if comma else None
+
+
+def from_data_url(url: str) -> bytes:
+    """What a `data:` URL holds. Raises `DataError` where it can't be decoded."""
+    parts = data_url_parts(url)
+    if parts is None:
         raise DataError("unreadable: a data URL without data")
+    encoded, body = parts
     raw = unquote_to_bytes(body)
-    if not head.rstrip().lower().endswith(";base64"):
-        return raw
-    raw = b"".join(raw.split())
+    found = from_base64(raw) if encoded else raw
+    if found is None:
+        raise DataError("unreadable: a data URL that is not base64")
+    return found
+
+
+def from_base64(text: str | bytes) -> bytes | None:
+    """What base64 text holds, of the usual alphabet or the one for URLs, with or without white space and padding; None: it is none."""
     try:
-        return base64.b64decode(raw + b"=" * (-len(raw) % 4), validate=True)
-    except binascii.Error as error:
-        raise DataError("unreadable: a data URL that is not base64") from error
+        raw = "".join(text.split()).encode() if isinstance(text, str) else b"".join(text.split())
+        plain = raw.translate(_URL_SAFE)
+        return base64.b64decode(plain + b"=" * (-len(plain) % 4), validate=True)
+    except ValueError:  # `binascii.Error` is one
+        return None

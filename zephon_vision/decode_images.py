@@ -20,7 +20,7 @@ from zephon_vision._arena import Arena
 from zephon_vision._bad_documents import document_place, without_loss
 from zephon_vision._bad_images import BadImages, LostImages, check_ratio, reason
 from zephon_vision._decoders_scaled import NotWholeError, ScaledResize, scale_for
-from zephon_vision._decoders_source import MISSING, Images, Reference, check_image_type, load_bytes
+from zephon_vision._decoders_source import MISSING, Images, Reference, check_image_type, check_media_root, load_bytes
 from zephon_vision._inherited import Exif, check_exif, exif_parts, inherited, size_of
 from zephon_vision._pixel_blocks import POOL, Blocks, lists
 from zephon_vision.collate import PIXEL_DTYPES, CollatesVision
@@ -177,7 +177,13 @@ class DecodeImages(CollatesVision, Operator):
         }
 
     def bind(self) -> Apply:
-        """Make the resizer. Raises `PluginError` where a back-end or decoder that was asked for is not installed."""
+        """Make the resizer.
+
+        Raises:
+            PluginError: a back-end or decoder that was asked for is not installed.
+            RecipeError: `media_root` isn't there.
+        """
+        check_media_root(self.media_root, self.name)
         check_decoder(self.decoder)
         settle_backend(self.backend)
         return BoundDecodeImages(self)

@@ -68,7 +68,8 @@ class PackMultimodal(CollatesVision, StatefulOperator):
     lane's end have no image all the same."""
     max_waiting: int = 1024
     over_long: OverLong = "error"
-    """What becomes of a document that alone is over a budget."""
+    """What becomes of a document that alone is over a budget. `error`: the run stops, whatever `on_error` is: that is for records of
+    stateless operators, which can be tried again without one; a packer has taken in what came before. `drop`: it is left out, counted."""
     align_to: int = 1
     """Pad each document with pad tokens that are not trained on, up to a multiple of so many tokens: for context parallelism 2 * cp, so
     that every document (`cu_seqlens`) can be cut into equal parts. `max_length` is then a multiple of it, or one more, for

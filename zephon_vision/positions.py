@@ -7,7 +7,7 @@ from bisect import bisect_right
 import numpy as np
 import numpy.typing as npt
 
-from zephon.errors import DataError
+from zephon.errors import DataError, RecipeError
 
 I64 = npt.NDArray[np.int64]
 
@@ -35,7 +35,10 @@ def mrope_positions(
 
     Raises:
         DataError: spans out of order, across documents, or of another size than their grid.
+        RecipeError: `merge` is below 1.
     """
+    if merge < 1:
+        raise RecipeError(f"merge of mrope_positions is {merge!r}; it must be ≥ 1")
     sizes = np.asarray(lengths, dtype=np.int64).reshape(-1)
     ends = sizes.cumsum()
     borders = [0, *ends.tolist()]

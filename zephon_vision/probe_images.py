@@ -18,7 +18,7 @@ from zephon.errors import DataError, RecipeError, unknown
 from zephon.plugin import Apply, Drops, Operator, Outcome, place_of
 from zephon_vision import columns
 from zephon_vision._bad_images import BadImages, LostImages, check_ratio, reason
-from zephon_vision._decoders_source import Images, Reference, check_image_type, mapped
+from zephon_vision._decoders_source import Images, Reference, check_image_type, check_media_root, mapped
 from zephon_vision._inherited import Exif, check_exif, exif_parts, inherited, size_of
 from zephon_vision.headers import MAX_PIXELS, Header, check_size, read_header
 
@@ -114,7 +114,8 @@ class ProbeImages(Operator):
             )
 
     def bind(self) -> Apply:
-        """The walk over headers."""
+        """The walk over headers. Raises `RecipeError` where `media_root` isn't there."""
+        check_media_root(self.media_root, self.name)
         return partial(self._apply, BadImages(self.max_bad_ratio, self.name))
 
     def _apply(self, seen: BadImages, group: pa.RecordBatch) -> Outcome:

@@ -19,6 +19,7 @@ from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load
 from zephon.plugin import Drops, Operator, Outcome, place_of
 from zephon_vision import columns
 from zephon_vision._bad_images import BadImages, LostImages, check_ratio, components_of
+from zephon_vision._decoders_source import check_media_root
 from zephon_vision._inherited import Exif, check_exif, exif_parts, inherited
 from zephon_vision._tokens_assemble import SCHEMA, Output, Pieces, build, make_pieces, replan
 from zephon_vision._tokens_images import GroupImages, Planner
@@ -193,7 +194,8 @@ class TokenizeInterleaved(CollatesVision, Operator):
         return {**super().training_options(), "shift": self.images is None}
 
     def bind(self) -> BoundTokenizeInterleaved:
-        """Load the tokenizer and the policy. Raises `RecipeError` where they don't go together."""
+        """Load the tokenizer and the policy. Raises `RecipeError` where they don't go together, or `media_root` isn't there."""
+        check_media_root(self.media_root, self.name)
         self.prepare()
         try:
             return BoundTokenizeInterleaved(self, vars(self).get("_ahead"))

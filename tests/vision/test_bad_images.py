@@ -59,6 +59,35 @@ def test_a_data_set_whose_images_are_not_there_stops_the_run_and_is_named(folder
     assert caught.value.where.operator == ("tokenize_interleaved" if probe == "keep" else "probe_images")
 
 
+@pytest.mark.parametrize("runner", ["inline", "threads"])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("operator", ["probe_images", "tokenize_interleaved", "decode_images"])
+def test_a_media_root_that_isnt_there_stops_the_run_before_its_first_batch(
+    folder: Path, operator: str, on_error: str, runner: str
+) -> None:
+    rows = [{"image": "good.jpg", "caption": "a"}]
+    source = StaticMixtureWorkSource(Dataset.from_records("d", rows), stop_after_passes=1)
+    run = Pipeline(source).options(lanes=1, runner=runner, workers=1, on_error=on_error)
+    gone = str(folder / "gone")
+    if operator == "decode_images":
+        run.decode_images(column="image", policy="clip", media_root=gone)
+    else:
+        run.interleave(media_root=gone)  # which reads no file; those after it have the folder from here
+        if operator == "probe_images":
+            run.probe_images()
+        run.tokenize_interleaved(tokenizer=fast(QWEN), images="qwen2_5_vl", pad_token_id=0)
+    with pytest.raises(RecipeError, match=f"media_root of {operator} is .*gone', which doesn't exist"):
+        list(run.batch(1))
+
+
+def test_a_media_root_is_a_folder_here_or_not_looked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecipeError, match="which is no folder"):
+        ProbeImages(media_root=str(folder / "good.jpg")).bind()
+    monkeypatch.chdir(folder)
+    for root in (None, "", ".", str(folder), "s3://bucket/images"):
+        ProbeImages(media_root=root).bind()
+
+
 def test_with_a_higher_limit_the_run_goes_on_from_where_it_was(folder: Path) -> None:
     rows = {"wrong": [chat("good.jpg")] * 300 + [chat("gone.jpg")] * 1100}
     first = pipeline(folder, rows)
@@ -181,6 +210,25 @@ def test_images_that_are_cut_off_are_counted(folder: Path) -> None:
     run = pipeline(folder, {"one": rows}, tokenize={"max_length": 24, "over_long": "truncate"})
     assert lost(run)["all"] == {"tokenize_interleaved: truncated": 2}
     assert not lost(pipeline(folder, {"one": rows}, tokenize={"max_length": 24, "over_long": "split"}))["all"]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_document_over_a_budget_stops_the_packer_under_every_policy_unless_those_are_dropped(
+    folder: Path, on_error: str
+) -> None:
+    rows = [page("a", "good.jpg"), page("word " * 300)]
+
+    def run(**pack: Any) -> Pipeline:
+        source = StaticMixtureWorkSource(Dataset.from_records("one", rows), stop_after_passes=1)
+        made = Pipeline(source).interleave(media_root=str(folder)).tokenize_interleaved(tokenizer=fast(QWEN), pad_token_id=0)
+        return made.pack_multimodal(max_length=64, **pack).batch(1).options(lanes=1, runner="inline", on_error=on_error)
+
+    with pytest.raises(DataError, match="does not fit a sequence of at most 64") as caught:
+        list(run())
+    assert (caught.value.where.row, caught.value.where.operator) == (1, "pack_multimodal")
+    dropping = run(over_long="drop")
+    assert len(list(dropping)) == 1
+    assert dropping.accounting()["rows"]["dropped"] == {"pack_multimodal: too many tokens": 1}
 
 
 @pytest.mark.parametrize("limit", [-0.1, 1.5])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +14,7 @@ import pyarrow as pa
 from zephon.arrays import from_values, list_sizes, to_arrow, to_numpy
 from zephon.errors import DataError
 from zephon.keys import I64
-from zephon_vision._decoders_source import is_data_url
+from zephon_vision._decoders_source import data_url_parts, from_base64, is_data_url, path_inside, plain_path
 from zephon_vision._taking import taken, together
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_\-\s]+={0,2}\s*")
@@ -185,35 +182,27 @@ def read_text(text: str, rules: ImageRules) -> tuple[bytes | None, str | None]:
     if scheme is not None:
         return None, _url(text, scheme[1].lower(), rules)
     if _is_base64(text):
-        found = _decode(text)
+        found = from_base64(text)
         return (found, None) if found is not None else (None, f"data:;base64,{text}")  # bad in the same way, and no path
     return (None, _under(text, rules.media_root)) if text.strip() else (None, None)
 
 
 def _data_url(text: str) -> bytes | None:
-    head, comma, payload = text.partition(",")
-    return _decode(payload) if comma and head.rstrip().lower().endswith(";base64") else None
+    encoded, body = data_url_parts(text) or (False, "")
+    return from_base64(body) if encoded else None
 
 
 def _is_base64(text: str) -> bool:
     """Base64 without a prefix: no path looks like it and starts like an image file, too."""
     if len(text) < 24 or not _BASE64.fullmatch(text):
         return False
-    start = _decode("".join(text[:64].split())[:16])
+    start = from_base64("".join(text[:64].split())[:16])
     return start is not None and (start.startswith(_STARTS) or start[4:8] == b"ftyp")
-
-
-def _decode(text: str) -> bytes | None:
-    plain = "".join(text.split()).translate(str.maketrans("-_", "+/"))
-    try:
-        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        return None
 
 
 def _url(text: str, scheme: str, rules: ImageRules) -> str:
     if scheme == "file":
-        return _under(text[len("file://") :], rules.media_root)
+        return _under(plain_path(text), rules.media_root)
     if rules.allow_network:
         return text
     raise DataError(
@@ -231,14 +220,10 @@ def short(value: Any) -> str:
 def _under(path: str, root: str | None) -> str:
     if root is None:
         return path
-    base = os.path.abspath(root)
-    full = os.path.normpath(os.path.join(base, path))
-    if full == base:
-        return os.curdir
-    start = base if base.endswith(os.sep) else base + os.sep
-    if not full.startswith(start):
+    inside = path_inside(path, root)
+    if inside is None:
         raise DataError(f"an image path leads out of media_root: {short(path)}")
-    return full[len(start) :]
+    return inside
 
 
 def _has_json_lists(array: Any) -> bool:

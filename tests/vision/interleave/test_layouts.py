@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -278,6 +279,9 @@ def test_images_and_placeholders_must_match_one_to_one(images: int, text: str) -
         ({"image": "http://example.org/1.jpg", "caption": "x"}, "the network is off"),
         ({"image": "../../etc/passwd", "caption": "x"}, "leads out of media_root"),
         ({"image": "/etc/passwd", "caption": "x"}, "leads out of media_root"),
+        ({"image": "file:///media/%2e%2e%2fetc/passwd", "caption": "x"}, "leads out of media_root"),
+        ({"image": "file://localhost/etc/passwd", "caption": "x"}, "leads out of media_root"),
+        ({"image": "file:///media/%FF.jpg", "caption": "x"}, "are not UTF-8"),
         ({"conversations": [{"from": "alien", "value": "x"}]}, "unknown role"),
         ({"conversations": "[{"}, "no JSON"),
         ({"messages": [{"role": "user", "content": [{"type": "video", "video": "x.mp4"}]}]}, "'video'"),
@@ -314,14 +318,26 @@ def test_errors_of_one_kind_are_counted_as_one(rows: list[dict[str, Any]]) -> No
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])
-def test_base64_that_is_cut_off_is_a_bad_image_and_no_path(cut: int) -> None:
+def test_base64_that_is_cut_off_is_a_bad_image_and_no_path(cut: int, tmp_path: Path) -> None:
     jpeg = base64.b64encode(b"\xff\xd8\xff\xe0" + bytes(range(200))).decode()
     assert jpeg.startswith("/")
-    made = interleaved([{"image": jpeg[: -cut - 4], "caption": "x"}, {"image": "ok.jpg", "caption": "x"}], media_root="/media")
+    root = str(tmp_path)
+    made = interleaved([{"image": jpeg[: -cut - 4], "caption": "x"}, {"image": "ok.jpg", "caption": "x"}], media_root=root)
     assert made.num_rows == 2
-    assert (
-        check_operator(ProbeImages(media_root="/media"), [made])[0].column("image_info").to_pylist()[0][0]["error"] is not None
-    )
+    assert check_operator(ProbeImages(media_root=root), [made])[0].column("image_info").to_pylist()[0][0]["error"] is not None
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("file:///media/a%20b/%C3%BC.jpg", "a b/ü.jpg"),
+        ("file://localhost/media/1.jpg", "1.jpg"),
+        ("file://a%2520b.jpg", "a%20b.jpg"),
+        ("a%20b.jpg", "a%20b.jpg"),
+    ],
+)
+def test_a_file_url_is_the_path_that_it_stands_for(url: str, path: str) -> None:
+    assert documents(interleaved([{"image": url, "caption": "x"}], media_root="/media"))[0][0][3] == (None, path)
 
 
 def test_urls_are_only_kept_when_allowed() -> None:

@@ -13,7 +13,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zephon.errors import DataError
+from zephon.errors import DataError, RecipeError
 from zephon_vision.positions import mrope_positions
 
 START, PAD, END, VIDEO = 1, 2, 3, 4
@@ -105,6 +105,12 @@ def test_frames_of_a_film_follow_each_other() -> None:
     expected = theirs(model, ids, [[3, 4, 8]], what="video")
     made = mrope_positions([len(ids)], [(1, len(ids) - 1)], [[3, 4, 8]], 2)
     np.testing.assert_array_equal(made[1:], expected)
+
+
+@pytest.mark.parametrize("merge", [0, -2])
+def test_a_merge_that_makes_no_sense_is_refused(merge: int) -> None:
+    with pytest.raises(RecipeError, match="merge of mrope_positions"):
+        mrope_positions([10], [(0, 4)], [[1, 4, 4]], merge)
 
 
 def test_nothing_and_text_alone() -> None:
