@@ -39,7 +39,7 @@ class Bell:
         return self._silent.acquire(timeout=timeout)
 
 
-class _Guard(threading.Condition):
+class Guard(threading.Condition):
     """A condition whose `with` finds the lock's own methods, without a line of Python in between."""
 
     def __init__(self) -> None:
@@ -56,4 +56,4 @@ class Promise(Future[T]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._condition = _Guard()
+        self._condition = Guard()

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from signal import SIGINT, raise_signal
+from typing import Any
 
 import pytest
 
+from zephon.engine.keep import Line
 from zephon.errors import Where, wrap
+from zephon.storage.prefetch import Prefetcher
 
 SCRIPT = """
 import json, signal, sys, threading
@@ -67,6 +73,59 @@ def test_at_any_place_that_takes_a_lock() -> None:
     interrupted, wrong = json.loads(done.stdout)
     assert wrong == []
     assert interrupted > 50
+
+
+def interrupted_at(number: int, use: Callable[[], None]) -> bool:
+    """Call it with a Ctrl-C at that one of the places in it where Python looks for signals; whether there is such a place."""
+    places, came = count(), False
+
+    def look(frame: Any, event: str, what: Any) -> None:
+        nonlocal came
+        if event in ("call", "c_return") and next(places) == number:
+            came = True
+            raise_signal(SIGINT)
+
+    try:
+        sys.setprofile(look)
+        use()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+    return came
+
+
+def leave_a_line() -> tuple[Callable[[], None], Callable[[], None]]:
+    line = Line()
+    return lambda: line.leave(line.place()), lambda: line.leave(0)
+
+
+def fetch_ahead() -> tuple[Callable[[], None], Callable[[], None]]:
+    gate = threading.Event()
+    ahead = Prefetcher(lambda path, stopped: gate.wait(20), 1)
+    ahead.add(["a"])  # its thread is there: none is started while a Ctrl-C comes
+
+    def by_another() -> None:
+        gate.set()
+        ahead.add(["c"])
+
+    return lambda: ahead.add(["b"]), by_another
+
+
+@pytest.mark.parametrize("make", [leave_a_line, fetch_ahead])
+def test_what_other_threads_wait_on_is_not_left_taken(
+    make: Callable[[], tuple[Callable[[], None], Callable[[], None]]],
+) -> None:
+    for number in count():
+        use, by_another = make()
+        came = interrupted_at(number, use)
+        other = threading.Thread(target=by_another, daemon=True)
+        other.start()
+        other.join(20)
+        assert not other.is_alive(), f"interrupted at place {number}, it was left taken"
+        if not came:
+            break
+    assert number > 5
 
 
 def test_while_the_text_of_an_error_is_made() -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from zephon.waiting import Promise
+from zephon.waiting import Guard, Promise
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -27,7 +27,7 @@ class Line:
         self._given = 0
         self._passed: set[int] = set()
         self._front = 0
-        self._moved = threading.Condition()
+        self._moved = Guard()
 
     def place(self) -> int:
         """The next one. Who takes it calls `leave`, whatever becomes of him."""

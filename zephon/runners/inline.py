@@ -9,6 +9,7 @@ from typing import Any
 from zephon.errors import RunnerError
 from zephon.runners.base import Groups, StageSpec
 from zephon.runners.worker import BoundStages
+from zephon.waiting import Promise
 
 
 class Inline:
@@ -25,7 +26,7 @@ class Inline:
 
     def submit(self, stage: int, groups: Groups, note: Any, *, label: str) -> Future[tuple[Groups, Any]]:
         """A finished future. A Ctrl-C while the task runs is the caller's, so it is raised and not put into the future."""
-        future: Future[tuple[Groups, Any]] = Future()
+        future: Future[tuple[Groups, Any]] = Promise()
         try:
             if self._bound is None:
                 raise RunnerError(f"the runner is not running, so it can't do {label!r}")

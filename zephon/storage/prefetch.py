@@ -8,6 +8,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from zephon.waiting import Guard
+
 log = logging.getLogger("zephon.storage")
 
 _MOST_WAITING = 256
@@ -26,7 +28,7 @@ class Prefetcher:
 
     def _forget(self) -> None:
         self._pid = os.getpid()
-        self._changed = threading.Condition()
+        self._changed = Guard()
         self._waiting: deque[str] = deque()
         self._running: set[str] = set()
         self._threads = 0
