@@ -6,8 +6,6 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 # the order of the files is that of tests/conftest.py: those that take long come first
 PYTEST = $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
-# tests start hundreds of programs: each would compile the package anew, 0.4 s, where the environment forbids to write bytecode
-export PYTHONDONTWRITEBYTECODE =
 # these load libraries that start threads of their own, after which a fork (as torch's DataLoader makes) is not safe: apart from the others
 FOREIGN = tests/cli/ tests/dataset/ tests/formats/ tests/storage/ tests/stores/ tests/vision/
 # and Ray's workers end, or hang, in a process that has those libraries

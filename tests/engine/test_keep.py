@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zephon import Dataset, Pipeline
+from zephon.crews import Crew
 from zephon.engine.fetch import Fetcher
-from zephon.engine.keep import Crew, Keep, Line
+from zephon.engine.keep import Keep, Line
 
 LONGEST_S = 20
 

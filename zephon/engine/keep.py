@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from zephon.crews import Crew
 from zephon.waiting import Guard, Promise
 
 T = TypeVar("T")
@@ -48,48 +48,6 @@ class Line:
                 self._passed.remove(self._front)
                 self._front += 1
             self._moved.notify_all()
-
-
-class Crew:
-    """The threads that want a value while it is made, or one that was asked for later: those do some of the maker's jobs."""
-
-    def __init__(self) -> None:
-        self._jobs: Future[deque[tuple[Callable[[], Any], Future[Any]]]] = Promise()
-
-    def share(self, jobs: Sequence[Callable[[], U]]) -> list[U]:
-        """What the jobs give, each done once by some thread; the maker begins with the first, the others with the last. Once for each
-        crew.
-
-        Raises:
-            BaseException: what a job raised; those that nobody had begun are left out then.
-        """
-        given: list[tuple[Callable[[], U], Future[U]]] = [(job, Promise()) for job in jobs]
-        left = deque(given)
-        self._jobs.set_result(left)
-        _do(left.popleft)
-        return [future.result() for _, future in given if not future.cancelled()]
-
-    def help(self) -> None:
-        """Do jobs until none is left; before there are any, wait for them."""
-        left = self._jobs.result()
-        _do(left.pop)
-
-    def close(self) -> None:
-        """No jobs will come."""
-        if not self._jobs.done():
-            self._jobs.set_result(deque())
-
-
-def _do(take: Callable[[], tuple[Callable[[], Any], Future[Any]]]) -> None:
-    with suppress(IndexError):
-        while True:
-            job, future = take()
-            try:
-                future.set_result(job())
-            except BaseException as error:  # noqa: BLE001 - it reaches the maker
-                future.set_exception(error)
-                while True:
-                    take()[1].cancel()
 
 
 class Keep(Generic[T]):

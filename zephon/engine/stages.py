@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups, views
+from zephon.crews import lent
 from zephon.engine.counts import Counts, record_counts
 from zephon.engine.faults import Losses, Policy, apply_under, joined
 from zephon.errors import RecipeError, at
@@ -143,10 +144,11 @@ class _Lap:
         self._clock, self._cpu = time.perf_counter(), time.thread_time()
 
     def end(self, name: str) -> None:
-        """What passed since the last end was `name`'s."""
+        """What passed since the last end was `name`'s, and what other workers did for it."""
         clock, cpu = time.perf_counter(), time.thread_time()
         seconds, of_a_core = self._spent.get(name, (0.0, 0.0))
-        self._spent[name] = seconds + clock - self._clock, of_a_core + cpu - self._cpu
+        their_seconds, theirs = lent()
+        self._spent[name] = seconds + their_seconds + clock - self._clock, of_a_core + theirs + cpu - self._cpu
         self._clock, self._cpu = clock, cpu
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.arrays import to_numpy
+from zephon.crews import share
 from zephon.errors import DataError, RecipeError, unknown
 from zephon.gathers import gather_ranges
 from zephon.keys import I64
@@ -223,7 +224,7 @@ class BoundTokenize:
         """Tokenise a group."""
         settings = self._settings
         # in parts: what each leaves behind in the heap of its thread is small, and used again by the next
-        parts = [self._encoder.encode(_texts(part, settings)) for part in _parts(group, settings.field)]
+        parts = share([partial(self._encode, part) for part in _parts(group, settings.field)])
         if settings.allow_special:
             parts = [flat(parts)]
         ids = [found for found, _ in parts]
@@ -239,6 +240,9 @@ class BoundTokenize:
         rows, begins, lengths = self._fit(np.flatnonzero(real), begins, lengths, dropped)
         made = self._build(group, rows, self._frame(ids, which[rows], begins, lengths), lengths + self._added)
         return Outcome(made, dropped.drops)
+
+    def _encode(self, part: pa.RecordBatch) -> tuple[I32, I64]:
+        return self._encoder.encode(_texts(part, self._settings))
 
     def _strip(self, ids: I32, begins: I64, lengths: I64) -> tuple[I64, I64, npt.NDArray[np.bool_]]:
         """Leave out the special tokens that stand where ours will; and which texts have more than BOS and EOS."""

@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from threading import RLock, Thread, current_thread
 from typing import Any, Generic, Protocol, TypeVar
 
+from zephon.crews import listen
 from zephon.errors import RunnerError, Where
 from zephon.runners.base import Groups, StageSpec
 from zephon.runners.worker import STOPS, cancel, fail, ours, succeed
@@ -32,6 +33,13 @@ class Task:
     note: Any
     label: str
     future: Future[tuple[Groups, Any]] = field(default_factory=Promise)
+
+
+@dataclass(frozen=True, eq=False)
+class _Help:
+    """A part in somebody else's task, who does without it if need be."""
+
+    give: Callable[[], None]
 
 
 class Pool(ABC):
@@ -131,7 +139,8 @@ class ThreadPool(Pool, Generic[J]):
         super().__init__()
         self._make = make
         self._name = name
-        self._queue: SimpleQueue[J | None] = SimpleQueue()
+        self._queue: SimpleQueue[J | _Help | None] = SimpleQueue()
+        self._idle: set[Thread] = set()
         self._running: dict[Thread, J] = {}
         self._threads: list[Thread] = []
         self._wanted = 0
@@ -188,21 +197,38 @@ class ThreadPool(Pool, Generic[J]):
         """Cancel what waits, and tell every thread to stop (again, since this may have taken the earlier word)."""
         with contextlib.suppress(Empty):
             while True:
-                if (job := self._queue.get_nowait()) is not None:
+                job = self._queue.get_nowait()
+                if job is not None and not isinstance(job, _Help):
                     cancel(job.future)
         for _ in self._threads:
             self._queue.put(None)
 
     def _work(self) -> None:
         do = self._make()
-        while (job := self._queue.get()) is not None:
-            if self._closing:
+        listen(self._offer)
+        while (job := self._next()) is not None:
+            if isinstance(job, _Help):
+                job.give()
+            elif self._closing:
                 cancel(job.future)
             elif job.future.set_running_or_notify_cancel():
                 self._running[current_thread()] = job
                 _run(job, do)
                 del self._running[current_thread()]
             del job  # or its groups would live on while this thread waits
+
+    def _next(self) -> J | _Help | None:
+        here = current_thread()
+        self._idle.add(here)
+        try:
+            return self._queue.get()
+        finally:
+            self._idle.discard(here)
+
+    def _offer(self, give: Callable[[], None]) -> None:
+        """See `listen`. One who has just been given something may count as idle; then this comes too late for him, and does no harm."""
+        if self._idle and self._queue.empty():
+            self._queue.put(_Help(give))
 
 
 def _run(job: J, do: Callable[[J], Any]) -> None:
