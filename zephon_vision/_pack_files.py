@@ -45,15 +45,14 @@ class Files:
         self._valid: Any = to_numpy(files.is_valid()) if files.null_count else None
         shown = files if files.type == pa.binary_view() else files.cast(pa.binary_view())
         self._elements = table = _elements(shown)
-        # what is short lies in its element
+        large = table[:, 0] > IN_PLACE  # what is short lies in its element
         begin: Ints = np.zeros(len(table) + 1, np.int64)
-        np.cumsum(np.where(table[:, 0] > IN_PLACE, table[:, 0], 0), out=begin[1:])
+        np.cumsum(table[:, 0] * large, out=begin[1:])
         bounds = begin[self._ends]
         data = [np.frombuffer(buffer, np.uint8) for buffer in shown.buffers()[2:]]
         files = [data[number][at : at + size] if size > IN_PLACE else _NONE for size, _, number, at in table.tolist()]
         sizes = zip(np.diff(bounds).tolist(), itertools.pairwise(self._ends.tolist()), strict=True)
         self._data = [_own(size, files[first:last]) for size, (first, last) in sizes]
-        large = table[:, 0] > IN_PLACE
         table[large, 2] = 0
         table[large, 3] = (begin[:-1] - np.repeat(bounds[:-1], np.diff(self._ends)))[large]
         self.sizes: Ints = np.diff(bounds) + 64 * np.diff(self._ends)

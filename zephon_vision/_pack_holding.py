@@ -44,7 +44,7 @@ _WORTH_SHRINKING = 1 << 18
 class _Held:
     """A group of which some documents wait: document i of those that were packed is row `row[i]` of `group` now."""
 
-    __slots__ = ("_file_sizes", "_files", "_rows", "_sizes", "alive", "group", "left", "row", "shown", "weights")
+    __slots__ = ("_file_sizes", "_files", "_rows", "_sizes", "alive", "group", "left", "row", "shown")
 
     def __init__(self, payload: pa.RecordBatch, rows: I64) -> None:
         there = payload.schema.get_field_index(columns.IMAGES) >= 0
@@ -55,8 +55,6 @@ class _Held:
         self.row = rows.copy()
         self._sizes = _sizes(self.group)[rows]
         self._file_sizes = self._files.sizes[rows] if self._files is not None else np.zeros(len(rows), np.int64)
-        self.weights = self._sizes + self._file_sizes
-        """int64: bytes of each."""
         self.alive = np.ones(len(rows), dtype=bool)
         self.left = int(self._sizes.sum())
         self.shown = int(self._file_sizes.sum())
@@ -65,6 +63,10 @@ class _Held:
     @property
     def nbytes(self) -> int:
         return groups.nbytes(self.group) + self.shown
+
+    def weights(self, places: I64) -> I64:
+        """Bytes of the documents at some places, files included."""
+        return self._sizes[places] + self._file_sizes[places]
 
     def run(self, places: I64) -> pa.RecordBatch:
         """The documents at some places, whose rows are neighbours."""
@@ -243,7 +245,7 @@ class MultimodalAccumulator:
         for n in np.unique(number).tolist():
             here = np.flatnonzero(number == n)
             held, places = self._held[n], notes[here, 1]
-            row[here], weight[here] = held.row[places], held.weights[places]
+            row[here], weight[here] = held.row[places], held.weights(places)
         begins = np.ones(len(notes), dtype=bool)
         begins[1:] = (number[1:] != number[:-1]) | (row[1:] != row[:-1] + 1)
         begins[ends[:-1]] = True

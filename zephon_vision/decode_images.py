@@ -277,8 +277,8 @@ class BoundDecodeImages:
         """
         tools = self._tools()
         # those of files on a disk when their turn comes, so that few are in memory
-        here = [index for index in range(len(images)) if images[index][0] is not None]
-        opened = dict(zip(here, (self._opened(images[n], heads[n], plans[n][1]) for n in here), strict=True))
+        here = (index for index in range(len(images)) if images[index][0] is not None)
+        opened = {index: self._opened(images[index], heads[index], plans[index][1]) for index in here}
         decoded: dict[int, Pixels] = {}
         room = 0
         for index, (policy, plan) in enumerate(plans):

@@ -19,6 +19,7 @@ from zephon.plugin import Operator
 from zephon.views import buffers
 from zephon_vision import columns
 from zephon_vision.decode_images import DecodeImages
+from zephon_vision.probe_images import ProbeImages
 
 FILES = [jpeg(scene(40 + number, 60, seed=number)) for number in range(24)]
 REFERENCE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -127,8 +128,18 @@ def test_files_stay_where_they_are_up_to_the_packer_that_copies_them(tmp_path: P
     assert seen[0] == seen[1] == seen[2] == seen[3]
     assert len(seen[0][0]) > 3
     levels = [cut_levels([(op, "raise") for op, _ in run._steps]) for run in (shown, values)]
-    assert "image" in shown_inputs(levels[0])
-    assert not shown_inputs(levels[1])
+    names = [shown_inputs([op for op, _ in first.stage.steps], second.deciders[0]) for first, second in levels]
+    assert "image" in names[0]
+    assert not names[1]
+
+
+def test_no_views_reach_a_batch_through_an_operator_that_passes_them_on(tmp_path: Path) -> None:
+    """Behind a packer, whose gather may leave files where they are for who takes them so."""
+    made = documents(in_memory(tmp_path)).options(lanes=1)
+    made._steps = [*made._steps[:-1], (ProbeImages(), None)]  # instead of decoding
+    batch = next(iter(made))
+    assert not any(map(groups.shows, batch.group.schema.types))
+    assert any(row for row in batch.group.column(columns.IMAGES).to_pylist())
 
 
 def test_a_batch_that_is_kept_stays_what_it_was(tmp_path: Path) -> None:

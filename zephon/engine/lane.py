@@ -215,8 +215,7 @@ class Lane:
     def _push(
         self, level: int, rows: pa.RecordBatch, sources: Sequence[Source], held: int, note: Note, origin: Origin, label: str
     ) -> None:
-        """Have a stage work on rows and the sources that they draw on, which take `held` bytes; those that are parked are read when the
-        task starts."""
+        """Have a stage work on rows and their sources, of `held` bytes. Those that are parked are read when the task starts."""
         context, count = self._context, len(rows)
         if context.levels[level].stage.trivial:
 
@@ -398,7 +397,8 @@ class Lane:
         if len(rows):
             label = f"lane {self.number}, window {self._windows[level]}"
             sources, note = [decision.sources[n] for n in numbers], Note(numbers=tuple(numbers))
-            self._push(level, rows, sources, weighed(decision, numbers), note, origin, label)
+            held = 0 if self._context.levels[level].stage.trivial else weighed(decision, numbers)  # asked where there is a task
+            self._push(level, rows, sources, held, note, origin, label)
 
     # --------------------------------------------------------------------------------------------------- ready
 

@@ -388,7 +388,8 @@ def _shown(definition: Definition) -> frozenset[str]:
     """The columns that the first operator takes as views: none where another process gets the groups."""
     if definition.options.runner not in ("inline", "threads"):
         return frozenset()
-    return shown_inputs(definition.levels)
+    first, *others = definition.levels
+    return shown_inputs([op for op, _ in first.stage.steps], others[0].deciders[0] if others else None)
 
 
 def _now(work: Callable[[], Any], where: Where) -> Future[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -49,6 +48,18 @@ class Report:
     """By operator: seconds on the clock, and of a core in the worker's thread."""
     gathered: tuple[Counts, Counts] | None = None
     """Rows and tokens that the gather gave, where the accumulator doesn't balance by itself."""
+
+
+def shown_inputs(operators: Sequence[Operator], follower: Operator | None = None) -> frozenset[str]:
+    """The columns that the first of these operators may get as views: it takes them so, and what it makes of them goes to those who do.
+    `follower`: who takes what they all make."""
+    for op, after in zip(operators, [*operators[1:], follower], strict=False):  # of no operators the follower is left over
+        left = set(op.viewed_outputs())
+        if not left:
+            break
+        if after is None or not left <= set(after.viewed_inputs()):
+            return frozenset()
+    return frozenset(operators[0].viewed_inputs() if operators else ())
 
 
 Gather = Callable[[pa.RecordBatch, Mapping[int, pa.RecordBatch]], pa.RecordBatch]
@@ -126,7 +137,7 @@ class Stage:
         gather: Gather | None = None
         if self.builder is not None:
             with at(operator=self.builder.name):
-                gather = self.builder.bind_shown(frozenset(self.steps[0][0].viewed_inputs() if self.steps else ()))
+                gather = self.builder.bind_shown(shown_inputs([op for op, _ in self.steps]))
         elif self.selects:
             gather = gather_selection
         bound = []
@@ -203,22 +214,6 @@ class Level:
     def can_be_empty(self) -> bool:
         """Whether it makes empty sequences."""
         return self.stage.builder is not None and self.stage.builder.empty_row(None) is not None
-
-
-def shown_inputs(levels: Sequence[Level]) -> frozenset[str]:
-    """The columns that the first operator may get as views: it takes them so, and what it makes of them goes to those who do."""
-    followers: list[Operator] = [op for op, _ in levels[0].stage.steps]
-    if not followers:
-        return frozenset()
-    followers += levels[1].deciders[:1] if len(levels) > 1 else ()
-    for op, follower in pairwise([*followers, None]):
-        assert op is not None
-        left = set(op.viewed_outputs())
-        if not left:
-            return frozenset(followers[0].viewed_inputs())
-        if follower is None or not left <= set(follower.viewed_inputs()):
-            return frozenset()
-    return frozenset()
 
 
 def cut_levels(steps: Sequence[tuple[Operator, Policy]]) -> list[Level]:
