@@ -5,11 +5,13 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 # the order of the files is that of tests/conftest.py: those that take long come first
-PYTEST = $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
-# these load libraries that start threads of their own, after which a fork (as torch's DataLoader makes) is not safe: apart from the others
-FOREIGN = tests/cli/ tests/dataset/ tests/formats/ tests/storage/ tests/stores/ tests/vision/
-# and Ray's workers end, or hang, in a process that has those libraries
-CLUSTER = tests/cluster/
+# one more than there are cores, since some wait for what they have started
+PYTEST = $(BIN)/python -m pytest -n $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 8 ? n + 1 : 8))) --dist loadfile --no-loadscope-reorder
+# torch's DataLoader forks, and Ray's workers end, or hang, where other tests have loaded libraries that start threads of their own
+APART = tests/integrations/ tests/cluster/
+
+# the tests start some hundred processes, each of which would compile all that it imports of this tree
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo-vlm test lint format bench yardsticks stub clean
 .DEFAULT_GOAL := test
@@ -21,9 +23,8 @@ demo-vlm: $(VENV)/demo-vlm.stamp
 	$(BIN)/zephon demo --vlm --dir $(VENV)/demo-vlm
 
 test: lint
-	$(PYTEST) $(filter-out $(FOREIGN) $(CLUSTER) tests/__pycache__/,$(wildcard tests/*/))
-	$(PYTEST) $(FOREIGN)
-	$(BIN)/python -m pytest $(CLUSTER)
+	$(PYTEST) $(filter-out $(APART) tests/__pycache__/,$(wildcard tests/*/))
+	$(PYTEST) $(APART)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import signal
@@ -36,29 +37,37 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Seconds of work, roughly: begun last, one of these would keep one core busy while the others have nothing left.
 LONG_FIRST = (
-    "house/test_docs.py",
-    "faults/test_ranks_killed.py",
-    "invariants/test_4_rows_in_equal_rows_out.py",
-    "invariants/test_3_state_is_small_and_rank_free.py",
-    "cases/test_hosts_and_memory.py",
-    "operators/test_token_backends.py",
-    "engine/test_closing.py",
-    "engine/test_ctrl_c.py",
-    "cli/test_demo_vlm.py",
-    "cli/test_demo.py",
-    "cli/test_preview.py",
     "stores/test_every_format_on_every_store.py",
+    "invariants/test_3_state_is_small_and_rank_free.py",
+    "house/test_docs.py",
+    "engine/test_closing.py",
     "stores/test_bad_shards.py",
-    "invariants/test_6_equal_steps.py",
+    "operators/test_token_backends.py",
+    "invariants/test_4_rows_in_equal_rows_out.py",
+    "stores/test_io_options.py",
+    "engine/test_progress.py",
     "invariants/test_2_batches_cut_across_lanes.py",
+    "faults/test_ranks_killed.py",
+    "cases/test_hosts_and_memory.py",
+    "invariants/test_6_equal_steps.py",
     "invariants/test_1_lane_is_pure.py",
+    "runners/test_lifecycle.py",
+    "engine/test_ctrl_c.py",
+    "engine/test_replay.py",
     "integrations/test_torch.py",
     "operators/test_tokenize.py",
-    "engine/test_progress.py",
-    "engine/test_failures.py",
-    "vision/interleave/test_templates.py",
-    "vision/test_decoders.py",
+    "formats/test_arrow.py",
+    "vision/pack/test_elastic.py",
     "vision/pack/test_balance_cost.py",
+    "vision/interleave/test_templates.py",
+    "cli/test_demo_vlm.py",
+    "cases/test_resume_and_workers.py",
+    "formats/test_custom_format.py",
+    "vision/test_contrastive.py",
+    "engine/test_failures.py",
+    "formats/test_csv.py",
+    "storage/test_first_program.py",
+    "vision/pack/test_late_decode.py",
 )
 
 
@@ -66,6 +75,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take long, then the others as they come."""
     places = {f"tests/{name}": place for place, name in enumerate(LONG_FIRST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_is_loaded_is_not_garbage() -> None:
+    """Else each `gc.collect()` of a test looks at all modules of torch and transformers again, for a fifth of a second."""
+    gc.collect()
+    gc.freeze()
 
 
 RUNNERS = ("inline", "threads", "processes")

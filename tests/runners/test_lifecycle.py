@@ -119,12 +119,13 @@ def test_workers_use_one_thread_unless_the_user_says_otherwise(
 
 
 def test_what_is_in_flight_is_never_in_dev_shm(started: Callable[..., Any]) -> None:
+    others = Path("/proc/self/maps").read_text().count("/dev/shm")  # semaphores of libraries that other tests have loaded
     runner = started(Stage("echo", stages.echo), Stage("maps", lambda groups, _: ([], Path("/proc/self/maps").read_text())))
     group = pa.record_batch({"x": range(50_000)})
     held = runner.submit(0, [group], 1, label="t").result(30)
     maps = Path("/proc/self/maps").read_text() + runner.submit(1, [group], 1, label="t").result(30)[1]
     assert maps.count("memfd:zephon") >= 2
-    assert "/dev/shm" not in maps
+    assert maps.count("/dev/shm") <= others
     runner.close()
     del held
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from vision.interleave import chat_tokenizers as kinds
 from vision.interleave.samples import Segment, canonical, chat, document, image
+from vision.policies.kit import qwen_pixels
 
 from zephon_vision.policies.base import Policy
 from zephon_vision.policies.gemma import Gemma3
@@ -141,7 +142,7 @@ def named(base: str) -> Any:
 def qwen() -> tuple[Any, Any, Policy]:
     tokenizer = kinds.transformers_tokenizer(kinds.QWEN, kinds.QWEN2_VL, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     made = transformers.Qwen2VLProcessor(
-        image_processor=named("Qwen2VLImageProcessor")(min_pixels=56 * 56, max_pixels=28 * 28 * 16),
+        image_processor=named("Qwen2VLImageProcessor")(**qwen_pixels(56 * 56, 28 * 28 * 16)),
         tokenizer=tokenizer,
         video_processor=transformers.Qwen2VLVideoProcessor(),
         chat_template=kinds.QWEN2_VL,

@@ -14,6 +14,7 @@ import torch
 import transformers
 from vision.interleave.chat_tokenizers import QWEN, fast
 from vision.pictures import jpeg, scene
+from vision.policies.kit import qwen_pixels
 
 from zephon import Batch, Dataset, Pipeline, StaticMixtureWorkSource, groups
 from zephon_vision import columns
@@ -133,7 +134,7 @@ def test_pixels_and_tokens_are_those_of_the_models_own_processor() -> None:
     from PIL import Image
 
     table = rows(8, seed=2)
-    processor = transformers.Qwen2VLImageProcessorFast(min_pixels=POLICY.min_pixels, max_pixels=POLICY.max_pixels)
+    processor = transformers.Qwen2VLImageProcessorFast(**qwen_pixels(POLICY.min_pixels, POLICY.max_pixels))
     for batch in batches(table, dtype="float32"):
         fields = batch.to_training()
         order = [n for row in batch.group.column(groups.DOC_ROW).to_pylist() for n in row]

@@ -92,6 +92,15 @@ def processor_class(name: str, backend: str) -> Any | None:
     return getattr(transformers, name + suffix, None)
 
 
+def qwen_pixels(least: int, most: int) -> dict[str, Any]:
+    """Settings of a Qwen image processor for images of so many pixels.
+
+    The Pillow processor of transformers 4 takes no notice of `size`; and its fast one, without `size`, writes the other two into the
+    defaults of its class, which all that are made later in the process have then.
+    """
+    return {"min_pixels": least, "max_pixels": most, "size": {"shortest_edge": least, "longest_edge": most}}
+
+
 def random_sizes(count: int, seed: int, largest: int = 4000) -> Iterator[tuple[int, int]]:
     """Odd sizes first, then random ones, small and large sides alike."""
     yield from [

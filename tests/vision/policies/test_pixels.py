@@ -12,7 +12,7 @@ import torch
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
-from vision.policies.kit import FloatTorchResize, PilResize, TorchResize, photo, processor_class
+from vision.policies.kit import FloatTorchResize, PilResize, TorchResize, photo, processor_class, qwen_pixels
 
 from zephon_vision.policies.base import Pixels, Policy, Resize
 from zephon_vision.policies.blocks import chw, four_bytes, from_patches, patches, tiles
@@ -27,11 +27,7 @@ from zephon_vision.policies.qwen import Qwen2VL, Qwen3VL
 from zephon_vision.resize import make_resize
 
 SIZES = ((300, 200), (97, 413), (500, 401), (36, 30))
-QWEN = {
-    "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 200},
-    "min_pixels": 56 * 56,  # the Pillow processor of transformers 4 takes no notice of `size`
-    "max_pixels": 28 * 28 * 200,
-}
+QWEN = qwen_pixels(56 * 56, 28 * 28 * 200)
 MEAN_STD = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 

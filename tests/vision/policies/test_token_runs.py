@@ -11,7 +11,7 @@ from mistral_common.tokens.tokenizers import image
 from mistral_common.tokens.tokenizers.image import ImageConfig, ImageEncoder, SpecialImageIDs
 from PIL import Image
 from transformers.models.llama4 import image_processing_llama4_fast
-from vision.policies.kit import photo, plain_ids, processor_class, processor_of, special_ids
+from vision.policies.kit import photo, plain_ids, processor_class, processor_of, qwen_pixels, special_ids
 
 from zephon_vision.policies.base import Policy, SpecialIds
 from zephon_vision.policies.clip import Clip, Siglip, Siglip2
@@ -24,7 +24,7 @@ from zephon_vision.policies.pixtral import Mistral, Pixtral
 from zephon_vision.policies.qwen import Qwen2VL, Qwen3VL, Qwen25VL
 
 SIZES = ((300, 200), (97, 413), (640, 480))
-QWEN = {"min_pixels": 56 * 56, "max_pixels": 28 * 28 * 200, "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 200}}
+QWEN = qwen_pixels(56 * 56, 28 * 28 * 200)
 SMALL_QWEN = {"min_pixels": 56 * 56, "max_pixels": 28 * 28 * 200}
 IMAGE = {"image_token": "<image>"}
 GEMMA = {"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
