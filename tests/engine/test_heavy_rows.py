@@ -117,7 +117,11 @@ def test_a_lane_lasts_by_what_its_chunks_gave() -> None:
     assert not supply.lasts(10, 1, least=2, times=2)
 
 
-def test_what_is_built_next_is_of_the_lane_with_the_fewest_sequences_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("runner", ["inline", "threads"])
+def test_what_is_built_next_is_of_the_lane_with_the_fewest_sequences_begun(
+    runner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another lane's task has made room."""
     starts: list[tuple[int, list[int]]] = []
     start = Lane.start_waiting
 
@@ -131,8 +135,8 @@ def test_what_is_built_next_is_of_the_lane_with_the_fewest_sequences_begun(monke
     monkeypatch.setattr(Lane, "start_waiting", noted)
     rows = [{"n": n, "pad": bytes(20_000)} for n in range(400)]
     source = StaticMixtureWorkSource(Dataset.from_records("data", rows), seed=3, chunk_size=25, stop_after_passes=1)
-    pipeline = Pipeline(source).shuffle(buffer_size=50).then(Heavy()).batch(4)
-    pipeline.options(lanes=4, runner="inline", max_bytes=4 << 20, flush_every_chunks=2)
+    pipeline = Pipeline(source).shuffle(buffer_size=50).then(Slow()).batch(4)
+    pipeline.options(lanes=4, runner=runner, workers=2, max_bytes=4 << 20, flush_every_chunks=2)
     assert sum(len(batch) for batch in pipeline) == 400
     assert all(begun == min(rivals) for begun, rivals in starts)
     assert any(len(set(rivals)) > 1 for _, rivals in starts), "there was nothing to choose"

@@ -171,8 +171,9 @@ class Pump:
         for phase in range(lanes[0].phases if lanes else 0):
             for lane in lanes:
                 lane.advance(phase)
+        # what is built next is what is wanted next, also where it was another lane's task whose end made room
+        lanes = self.lanes if self._load.waiting else []
         while lanes := [lane for lane in lanes if lane.startable]:
-            # what is built next is what is wanted next
             min(lanes, key=lambda lane: lane.begun).start_waiting()
         return moved
 
