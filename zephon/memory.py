@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups
+from zephon.encodings import decoded_group, is_encoded
 from zephon.errors import DataError, Where
 from zephon.hashing import hash_group
 from zephon.keys import key
@@ -97,7 +98,9 @@ class MemoryShards(Shards):
 
 
 def plain_table(table: pa.Table) -> pa.Table:
-    """The table with view and dictionary types turned into the ordinary ones, and in batches of at most 65,536 rows."""
+    """The table with view, dictionary and encoded types turned into the ordinary ones, and in batches of at most 65,536 rows."""
+    if any(is_encoded(kind) for kind in table.schema.types):
+        table = pa.Table.from_batches([decoded_group(b) for b in table.to_batches() or [groups.empty_group(table.schema)]])
     for index, field in enumerate(table.schema):
         kind = field.type
         if pa.types.is_dictionary(kind):

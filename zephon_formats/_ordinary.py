@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zephon.encodings import decoded
+
 _MOST_BYTES = 2**31 - 1
 
 
@@ -56,6 +58,7 @@ def ordinary_batches(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Record
 def _cast(array: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
+    array = decoded(array)
     if array.type == kind:
         return array
     if _view_bytes(array) > _MOST_BYTES:

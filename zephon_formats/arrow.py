@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 
 from zephon.plugin import DataError, FileInfo, OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
-from zephon_formats._arrow_decode import decoded
 from zephon_formats._arrow_folders import data_files
 from zephon_formats._arrow_index import ROWS, ArrowIndex, cut_units, load_index, read_schema
 from zephon_formats._arrow_messages import I64, Read
@@ -142,7 +141,7 @@ class _OpenArrow:
         high = int(np.searchsorted(self._begins, stop, side="left"))
         begin = int(self._begins[low])
         found = batches.read(self._table[low:high], schema.names, start - begin, stop - begin)
-        made = [piece for batch in found for piece in ordinary_batches(decoded(batch), schema)]
+        made = [piece for batch in found for piece in ordinary_batches(batch, schema)]
         return _joined(made, schema) if len(made) > 1 else made
 
     def _check(self, schema: pa.Schema) -> None:

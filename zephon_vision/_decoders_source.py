@@ -33,6 +33,11 @@ MISSING = "missing"
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
+def is_text(kind: Any) -> bool:
+    """Whether it is text of any layout: the path of an image, or its data URL."""
+    return kind.id in _TEXTS
+
+
 def check_image_type(kind: Any, column: str) -> None:
     """Raises `RecipeError` where a column of this type holds no images."""
     if kind.id in _LISTS:

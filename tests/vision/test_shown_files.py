@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from vision.pictures import jpeg, scene
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource, groups
 from zephon.engine.fetch import Fetcher
 from zephon.engine.stages import cut_levels, shown_inputs
-from zephon.plugin import Operator
+from zephon.plugin import Operator, RecipeError
 from zephon.views import buffers
 from zephon_vision import columns
 from zephon_vision.decode_images import DecodeImages
@@ -151,3 +152,48 @@ def test_a_batch_that_is_kept_stays_what_it_was(tmp_path: Path) -> None:
             copies.append(held[-1].to_pylist())
     assert [array.to_pylist() for array in held] == copies
     assert len({bytes(row[0]) for (row,) in copies}) > 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Otherwise(Operator):
+    """Gives images another form, as a user's own operator may."""
+
+    name = "otherwise"
+    kind: Any
+
+    def bind(self) -> Any:
+        """Of each image what its form holds."""
+        item = self.kind.value_type
+        shorter = not pa.types.is_struct(item)
+
+        def apply(group: pa.RecordBatch) -> pa.RecordBatch:
+            rows = groups.column(group, columns.IMAGES).to_pylist()
+            made = [[image["bytes"] if shorter else image for image in row] for row in rows]
+            return groups.set_column(group, columns.IMAGES, pa.array(made, self.kind))
+
+        return apply
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.binary()),
+        pa.large_list(pa.large_binary()),
+        pa.list_view(REFERENCE),
+        pa.list_(pa.struct({"bytes": pa.binary()})),
+        pa.list_(pa.struct({"path": pa.null(), "bytes": pa.binary_view()})),
+    ],
+    ids=str,
+)
+def test_images_may_have_any_form_between_probing_and_tokenising(tmp_path: Path, kind: Any) -> None:
+    """That which `probe_images` takes, `tokenize_interleaved` takes, too."""
+    data = in_memory(tmp_path)
+    runs = [documents(data, *between).options(lanes=2, runner="inline") for between in ((), (Otherwise(kind=kind),))]
+    ordinary, otherwise = ([batch.group.to_pylist() for batch in run] for run in runs)
+    assert otherwise == ordinary
+
+
+def test_images_that_are_none_are_refused_by_name(tmp_path: Path) -> None:
+    run = documents(in_memory(tmp_path), Otherwise(kind=pa.list_(pa.list_(pa.uint8())))).options(runner="inline")
+    with pytest.raises(RecipeError, match=r"column 'images' is .*, not images .*tokenize_interleaved"):
+        next(iter(run))

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from zephon import groups
+from zephon.encodings import decoded_group
 from zephon.engine.counts import Counts, add_counts, difference, flat, has_documents, record_counts
 from zephon.errors import DataError, InternalError, LimitError, PluginError, RunnerError, Where, ZephonError, wrap
 from zephon.plugin import Drops, Outcome, at, place_of
@@ -239,6 +240,7 @@ def _apply_once(apply: Apply, group: pa.RecordBatch, operator: str, losses: Loss
         raise TypeError(f"{operator} returned {type(made).__name__}; it must return a RecordBatch or an Outcome")
     rows, tokens = losses.of_drops(operator, group, drops)
     if made is not group:
+        made = decoded_group(made)
         _balance(operator, group, made, rows, tokens, losses)
     return made
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon.arrays import from_values, list_sizes, to_arrow, to_numpy
+from zephon.encodings import decoded, is_encoded
 from zephon.errors import DataError
 from zephon.keys import I64
 from zephon_vision._decoders_source import data_url_parts, from_base64, is_data_url, path_inside, plain_path
@@ -88,10 +89,10 @@ def _plain(array: Any) -> Any:
     kind = array.type
     if t.is_dictionary(kind):
         return _plain(array.dictionary_decode())
-    if t.is_fixed_size_list(kind) or t.is_list_view(kind):
+    if is_encoded(kind):
+        return _plain(decoded(array))
+    if t.is_fixed_size_list(kind):
         return array.cast(pa.list_(kind.value_type))
-    if t.is_large_list_view(kind):
-        return array.cast(pa.large_list(kind.value_type))
     if t.is_large_string(kind) or t.is_string_view(kind):
         return _cast(array, pa.string())
     if t.is_large_binary(kind):
