@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from zephon.atomic import write_whole
 from zephon.errors import CheckpointError, writing
 from zephon.options import Options
 
@@ -31,18 +32,11 @@ def exchange_states(state: Mapping[str, Any], options: Options, *, position: int
 
 def _exchange(state: Mapping[str, Any], options: Options, folder: Path, position: int) -> list[dict[str, Any]]:
     folder = folder / (options.run_id or "run")
-    folder.mkdir(parents=True, exist_ok=True)
     # named by recipe and position and not by a count of calls, which begins again with every process: what an earlier job left
     # behind under the same name is the same state
     place = f"{state['fingerprint'][:16]}-{position}"
     mine = folder / f"state-{place}-rank-{options.rank:05d}-of-{options.ranks:05d}.json"
-    part = mine.with_suffix(f".{os.getpid()}.part")
-    try:
-        part.write_text(json.dumps(state))
-        part.replace(mine)  # atomic: nobody reads half a file
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
+    write_whole(mine, [json.dumps(state).encode()], sync=True)  # nobody reads half a file
     found: list[dict[str, Any]] = []
     deadline = time.monotonic() + options.aggregate_timeout_s
     for rank in range(options.ranks):

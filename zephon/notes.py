@@ -12,6 +12,8 @@ from typing import Any
 
 import xxhash
 
+from zephon.atomic import write_whole
+
 
 def default_cache_dir() -> str:
     """Where this platform's user keeps caches, with `zephon` below it; the temporary directory where there is no home."""
@@ -97,9 +99,5 @@ def _path(name: str) -> str:
 
 
 def _write(path: str, data: bytes) -> None:
-    temporary = f"{path}.{os.getpid()}"
     with contextlib.suppress(OSError):  # a note is never needed
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
+        write_whole(path, [data])

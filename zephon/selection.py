@@ -7,7 +7,6 @@ import math
 import operator
 import os
 import pickle
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import pyarrow as pa
 import xxhash
 
 from zephon.arrays import refusal
+from zephon.atomic import write_whole
 from zephon.errors import DataError, RecipeError
 from zephon.plan.units import UnitTable
 
@@ -336,13 +336,4 @@ def save_kept(path: str, kept: Kept) -> None:
     """Keep the outcome of a filter for the next process; where that isn't possible (a full or read-only disk), it isn't kept."""
     data = kept.packed.tobytes()
     with contextlib.suppress(OSError):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".kept-", dir=os.path.dirname(path))
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_kept_head(kept.size, data) + data)
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        write_whole(path, [_kept_head(kept.size, data), data])

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from zephon.atomic import write_whole
 from zephon.plugin import DataError, Shard, Store
 from zephon_formats._bytes import BLOCK, I64, LocalFile
 
@@ -106,25 +107,6 @@ def write_sidecar(places: Sequence[str], magic: bytes, stamp: Stamp, header: Map
     digest.update(table.data)
     raw = digest.hexdigest().encode() + text
     for place in places:
-        try:
-            temporary, fd = temporary_file(place)
-        except OSError:
-            continue
-        try:
-            with open(fd, "wb") as file:
-                file.write(magic + len(raw).to_bytes(8, "little") + raw)
-                file.write(table.data)
-            os.replace(temporary, place)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            continue
-        return
-
-
-def temporary_file(place: str) -> tuple[str, int]:
-    """A new file in the directory of `place`, hidden from listings. Raises `OSError`."""
-    directory = os.path.dirname(place)
-    os.makedirs(directory, exist_ok=True)
-    name = os.path.join(directory, f".{os.getpid()}-{os.urandom(8).hex()}.zidx")
-    return name, os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+        with contextlib.suppress(OSError):
+            write_whole(place, [magic, len(raw).to_bytes(8, "little"), raw, table.data])
+            return

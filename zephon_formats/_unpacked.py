@@ -14,9 +14,9 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 
+from zephon.atomic import hidden_beside
 from zephon.plugin import DataError
 from zephon_formats._bytes import LocalFile, open_fd
-from zephon_formats._sidecar import temporary_file
 
 
 class CopyWriter:
@@ -27,8 +27,10 @@ class CopyWriter:
         self._place, self._temporary, self._fd = "", "", -1
         for place in places:
             with contextlib.suppress(OSError):
-                self._temporary, self._fd = temporary_file(place)
-                self._place = place
+                os.makedirs(os.path.dirname(place), exist_ok=True)
+                temporary = hidden_beside(place)
+                self._fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+                self._place, self._temporary = place, temporary
                 return
         file = tempfile.TemporaryFile(prefix="zephon-")  # noqa: SIM115 - only its descriptor lives on
         self._fd = os.dup(file.fileno())

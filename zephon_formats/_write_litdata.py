@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zephon.atomic import write_whole
 from zephon.plugin import DataError, PluginError, RecipeError
 
 
@@ -104,7 +105,7 @@ def merge_litdata(directory: str) -> None:
     parts = sorted(root.glob("*/index.json"))
     if not parts:
         return
-    index, temporary = root / "index.json", root / ".index.json.tmp"
+    index = root / "index.json"
     merged: dict[str, Any] = {"chunks": [], "config": None}
     for part in [] if index.exists() else parts:
         data = json.loads(part.read_text(encoding="utf-8"))
@@ -119,8 +120,7 @@ def merge_litdata(directory: str) -> None:
                 os.replace(here, root / chunk["filename"])
             merged["chunks"].append(chunk)
     if not index.exists():  # else an earlier call got so far
-        temporary.write_text(json.dumps(merged, sort_keys=True), encoding="utf-8")
-        os.replace(temporary, index)
+        write_whole(index, [json.dumps(merged, sort_keys=True).encode()], sync=True)
     for part in parts:
         part.unlink()
         part.parent.rmdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zephon.atomic import write_whole
 from zephon.plugin import DataError, PluginError, RecipeError
 
 _NUMBERS = {
@@ -104,9 +104,8 @@ def merge_mds(directory: str) -> None:
                 if shard.get(file):
                     shard[file]["basename"] = f"{part.parent.name}/{shard[file]['basename']}"
             whole["shards"].append(shard)
-    index, temporary = root / "index.json", root / ".index.json.tmp"
+    index = root / "index.json"
     if not index.exists():
-        temporary.write_text(json.dumps(whole, sort_keys=True), encoding="utf-8")
-        os.replace(temporary, index)
+        write_whole(index, [json.dumps(whole, sort_keys=True).encode()], sync=True)
     for part in parts:
         part.unlink()

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from signal import SIGINT, raise_signal
-from typing import Any
 
 import pytest
+from interrupts import interrupted_at
 
 from zephon.engine.keep import Line
 from zephon.errors import Where, wrap
@@ -73,26 +73,6 @@ def test_at_any_place_that_takes_a_lock() -> None:
     interrupted, wrong = json.loads(done.stdout)
     assert wrong == []
     assert interrupted > 50
-
-
-def interrupted_at(number: int, use: Callable[[], None]) -> bool:
-    """Call it with a Ctrl-C at that one of the places in it where Python looks for signals; whether there is such a place."""
-    places, came = count(), False
-
-    def look(frame: Any, event: str, what: Any) -> None:
-        nonlocal came
-        if event in ("call", "c_return") and next(places) == number:
-            came = True
-            raise_signal(SIGINT)
-
-    try:
-        sys.setprofile(look)
-        use()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.setprofile(None)
-    return came
 
 
 def leave_a_line() -> tuple[Callable[[], None], Callable[[], None]]:
