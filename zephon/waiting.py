@@ -39,8 +39,23 @@ class Bell:
         return self._silent.acquire(timeout=timeout)
 
 
+class Flag:
+    """An event that nobody waits for, which needs no lock: it is looked at now and then."""
+
+    def __init__(self) -> None:
+        self._up = False
+
+    def set(self) -> None:
+        """Any thread may."""
+        self._up = True
+
+    def is_set(self) -> bool:
+        """Whether it was set."""
+        return self._up
+
+
 class Guard(threading.Condition):
-    """A condition whose `with` finds the lock's own methods, without a line of Python in between."""
+    """A condition whose `with` finds the lock's own methods, without a line of Python in between. Its lock is taken once at a time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,6 +64,28 @@ class Guard(threading.Condition):
 
     __enter__: Any = property(attrgetter("enter"))
     __exit__: Any = property(attrgetter("exit"))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Let go of the lock until there is a notice, or for so many seconds; whether there was one. The lock is taken again whatever
+        comes, for the `with` around would tell that it isn't, in place of the Ctrl-C: what `threading` has can leave without it."""
+        lock: Any = self._lock  # type: ignore[attr-defined]
+        waiters: Any = self._waiters  # type: ignore[attr-defined]
+        notice = threading.Lock()
+        notice.acquire()
+        waiters.append(notice)
+        try:
+            lock.release()
+            return notice.acquire() if timeout is None else notice.acquire(timeout=max(timeout, 0))
+        finally:
+            try:
+                lock.acquire()
+            except BaseException:
+                if not self._is_owned():  # type: ignore[attr-defined]
+                    lock.acquire()
+                raise
+            finally:
+                if notice in waiters:
+                    waiters.remove(notice)
 
 
 class Promise(Future[T]):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from signal import SIGINT, raise_signal
@@ -17,6 +18,7 @@ from interrupts import interrupted_at
 from zephon.engine.keep import Line
 from zephon.errors import Where, wrap
 from zephon.storage.prefetch import Prefetcher
+from zephon.waiting import Promise
 
 SCRIPT = """
 import json, signal, sys, threading
@@ -92,7 +94,38 @@ def fetch_ahead() -> tuple[Callable[[], None], Callable[[], None]]:
     return lambda: ahead.add(["b"]), by_another
 
 
-@pytest.mark.parametrize("make", [leave_a_line, fetch_ahead])
+def wait_in_a_line() -> tuple[Callable[[], None], Callable[[], None]]:
+    line = Line()
+    line.patience_s = 0.001
+    line.place()
+    place = line.place()
+    return lambda: line.wait(place), lambda: line.leave(0)
+
+
+def cancel_what_is_fetched() -> tuple[Callable[[], None], Callable[[], None]]:
+    gate = threading.Event()
+    ahead = Prefetcher(lambda path, stopped: gate.wait(20), 1)
+    ahead.add(["a"])
+
+    def by_another() -> None:
+        ahead.cancel(0.001)
+        gate.set()
+        ahead.cancel(20)
+
+    return lambda: ahead.cancel(0.001), by_another
+
+
+def wait_for_a_promise() -> tuple[Callable[[], None], Callable[[], None]]:
+    promise: Promise[int] = Promise()
+
+    def wait() -> None:
+        with suppress(TimeoutError):
+            promise.result(0.001)
+
+    return wait, lambda: promise.set_result(1)
+
+
+@pytest.mark.parametrize("make", [leave_a_line, fetch_ahead, wait_in_a_line, cancel_what_is_fetched, wait_for_a_promise])
 def test_what_other_threads_wait_on_is_not_left_taken(
     make: Callable[[], tuple[Callable[[], None], Callable[[], None]]],
 ) -> None:

@@ -160,7 +160,7 @@ def test_the_vocabulary_of_the_recipe_encodes_also_where_the_file_is_replaced_me
     operator.prepare()
     ahead = vars(operator)["_ahead"]
     if ahead._backend is not None:  # None: an earlier test's encoder of the same vocabulary is still there
-        ahead._loaded.result(30)
+        ahead.wait(30)
     vocab = plain["model"]["vocab"]
     vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
     file.write_text(json.dumps(plain))

@@ -15,6 +15,7 @@ from storage.test_cache import on_disk
 
 from zephon.storage import open_store
 from zephon.storage.prefetch import Prefetcher
+from zephon.waiting import Flag
 
 
 def soon(condition: Callable[[], bool]) -> None:
@@ -89,7 +90,7 @@ def test_the_queue_is_bounded_and_each_path_waits_once() -> None:
     started, go = threading.Event(), threading.Event()
     seen: list[str] = []
 
-    def load(path: str, stopped: threading.Event) -> None:
+    def load(path: str, stopped: Flag) -> None:
         seen.append(path)
         started.set()
         go.wait(20)

@@ -20,6 +20,7 @@ from zephon.storage.options import CacheOptions
 from zephon.storage.prefetch import Prefetcher
 from zephon.storage.ranges import open_ranges
 from zephon.storage.remote import Facts, FsspecStore, StoppedError
+from zephon.waiting import Flag
 
 log = logging.getLogger("zephon.storage")
 
@@ -147,7 +148,7 @@ class CachedStore:
                 self._asked.popitem(last=False)
         return asked > min(max(_LITTLE, size // 16), size // 2)
 
-    def _held(self, key: Key, facts: Facts, *, whole: bool, stopped: threading.Event | None = None) -> Held | None:
+    def _held(self, key: Key, facts: Facts, *, whole: bool, stopped: Flag | None = None) -> Held | None:
         if not facts.version:
             if not self._told_of_versions:
                 self._told_of_versions = True
@@ -160,7 +161,7 @@ class CachedStore:
             return found
         return self.cache.fetch(key, lambda fd: self._fill(key, facts, fd, stopped))
 
-    def _fill(self, key: Key, facts: Facts, fd: int, stopped: threading.Event | None) -> None:
+    def _fill(self, key: Key, facts: Facts, fd: int, stopped: Flag | None) -> None:
         """Download, and compare with the store's checksum; a download that doesn't match it is made once more."""
         self.inner.download(key.url, fd, key.size, stopped)
         if facts.checksum is None or not self.options.verify:
@@ -179,7 +180,7 @@ class CachedStore:
             where=Where(shard=key.url),
         )
 
-    def _load_ahead(self, path: str, stopped: threading.Event) -> None:
+    def _load_ahead(self, path: str, stopped: Flag) -> None:
         facts = self.inner.facts(path)
         key = self._key(path, facts)
         if not self._has_room_ahead(facts.size):

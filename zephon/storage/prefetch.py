@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from zephon.waiting import Guard
+from zephon.waiting import Flag, Guard
 
 log = logging.getLogger("zephon.storage")
 
@@ -21,7 +21,7 @@ class Prefetcher:
     A failure is logged and forgotten: whoever reads the file meets it again, with an error that says where.
     """
 
-    def __init__(self, load: Callable[[str, threading.Event], None], threads: int) -> None:
+    def __init__(self, load: Callable[[str, Flag], None], threads: int) -> None:
         self._load = load
         self._most = threads
         self._forget()
@@ -32,7 +32,7 @@ class Prefetcher:
         self._waiting: deque[str] = deque()
         self._running: set[str] = set()
         self._threads = 0
-        self._stopped = threading.Event()
+        self._stopped = Flag()
 
     def add(self, paths: Iterable[str]) -> None:
         """Queue those that are not queued yet, as far as there is room."""
@@ -62,10 +62,10 @@ class Prefetcher:
         with self._changed:
             self._waiting.clear()
             self._stopped.set()
-            self._stopped = threading.Event()
+            self._stopped = Flag()
             self._changed.wait_for(lambda: self._threads == 0, timeout_s)
 
-    def _work(self, stopped: threading.Event) -> None:
+    def _work(self, stopped: Flag) -> None:
         while True:
             with self._changed:
                 if stopped.is_set() or not self._waiting:

@@ -25,6 +25,7 @@ from zephon.storage.names import base_name, cached_name, is_hidden
 from zephon.storage.options import StoreOptions
 from zephon.storage.ranges import open_ranges
 from zephon.storage.retry import FailedError, retrying
+from zephon.waiting import Flag
 
 log = logging.getLogger("zephon.storage")
 
@@ -199,7 +200,7 @@ class FsspecStore:
         with ThreadPoolExecutor(min(self.options.parallel_parts, len(cuts)), "zephon-part") as pool:
             return b"".join(pool.map(lambda cut: self._range(path, *cut), cuts))
 
-    def download(self, path: str, fd: int, size: int, stopped: threading.Event | None = None) -> None:
+    def download(self, path: str, fd: int, size: int, stopped: Flag | None = None) -> None:
         """Write the bytes [0, size) of a file into an open local one, part by part.
 
         Raises:
@@ -217,7 +218,7 @@ class FsspecStore:
                 stop_now.set()  # the parts that wait need not be fetched
                 raise
 
-        stop_now = threading.Event()
+        stop_now = Flag()
         cuts = self._cuts(0, size)
         if len(cuts) <= 1:
             for cut in cuts:
