@@ -15,15 +15,16 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+from thoroughness import QUICK
 
 settings.register_profile(
     "quick",
     deadline=None,
-    max_examples=25,
+    max_examples=QUICK,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.register_profile("thorough", settings.get_profile("quick"), max_examples=500, derandomize=False)
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=20 * QUICK, derandomize=False)
 settings.load_profile(os.environ.get("ZEPHON_TESTS", "quick"))
 
 # Notes of an earlier run must not hide what is wrong now. The caches of others stay where they are.

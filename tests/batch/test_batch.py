@@ -14,6 +14,7 @@ import xxhash
 from batch.oracle import NAMES, Drawn, group_of, packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon.batch import Batch, SampleBatch, global_sha256
 from zephon.errors import RecipeError
@@ -29,7 +30,7 @@ def cut(group: pa.RecordBatch, sizes: list[int]) -> list[Batch]:
     return out
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(packed())
 def test_records_counts_and_ids_are_those_of_the_pieces(drawn: Drawn) -> None:
     batch, rows = drawn.batch, drawn.rows
@@ -59,7 +60,7 @@ def test_records_counts_and_ids_are_those_of_the_pieces(drawn: Drawn) -> None:
         assert sum(record.meta.component_sample_counts.values()) == sum(p.start == 0 for p in row.pieces)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(packed(), st.lists(st.integers(1, 3), min_size=1, max_size=3), st.booleans())
 def test_the_digest_of_a_step_does_not_depend_on_the_microbatches_nor_the_layout(
     drawn: Drawn, sizes: list[int], large: bool
@@ -114,7 +115,7 @@ def test_a_batch_without_tokens_or_provenance_still_has_records() -> None:
     assert (batch.num_tokens, batch.padding, batch.component_token_counts()) == (0, 0, {})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(packed())
 def test_a_batch_survives_pickling(drawn: Drawn) -> None:
     copy = pickle.loads(pickle.dumps(drawn.batch))

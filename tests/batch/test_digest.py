@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon import groups
 from zephon.digest import canonical_type, update_rows
@@ -70,7 +71,7 @@ def columns(draw: st.DrawFn) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(columns(), st.integers(0, 5), st.randoms(use_true_random=False))
 def test_the_bytes_are_those_of_the_rows_one_by_one_in_any_order_of_columns(
     group: pa.RecordBatch, at: int, random: Any
@@ -84,7 +85,7 @@ def test_the_bytes_are_those_of_the_rows_one_by_one_in_any_order_of_columns(
     assert b"".join(fed(row) for row in rebuilt) == fed(group)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(columns(), columns())
 def test_different_rows_give_different_bytes(one: pa.RecordBatch, two: pa.RecordBatch) -> None:
     def seen(group: pa.RecordBatch) -> list[dict[str, Any]]:

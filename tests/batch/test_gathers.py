@@ -12,6 +12,7 @@ import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon import gathers, groups
 from zephon.engine import pieces
@@ -61,7 +62,7 @@ def as_views(group: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([viewed(c) for c in group.columns], names=group.schema.names)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(parts(), st.data())
 def test_it_is_the_same_as_concatenating_and_taking(given_parts: list[pa.RecordBatch], data: st.DataObject) -> None:
     every = [(k, i) for k, part in enumerate(given_parts) for i in range(len(part))]
@@ -76,7 +77,7 @@ def test_it_is_the_same_as_concatenating_and_taking(given_parts: list[pa.RecordB
     assert made.to_pylist() == [rows[k][i] for k, i in chosen]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(parts(), st.data())
 def test_views_one_after_the_other(given_parts: list[pa.RecordBatch], data: st.DataObject) -> None:
     """Joined, sliced and weighed, they stand for the same rows, and hold none of them."""
@@ -147,7 +148,7 @@ def test_an_empty_part_and_no_rows() -> None:
     assert hash_group(take_from(parts, np.array([1]), np.array([0]), schema)) == hash_group(parts[1])
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(parts())
 def test_the_hash_of_parts_is_that_of_the_joined_group(given_parts: list[pa.RecordBatch]) -> None:
     digest = xxhash.xxh3_64()
@@ -157,7 +158,7 @@ def test_the_hash_of_parts_is_that_of_the_joined_group(given_parts: list[pa.Reco
     assert digest.intdigest() == hash_group(pa.concat_batches(given_parts))  # type: ignore[attr-defined]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(parts(), st.data())
 def test_runs_of_blocks_joined_as_views(given_parts: list[pa.RecordBatch], data: st.DataObject) -> None:
     """Their rows and their hash are those of the slices one after the other; of memory that lasts nothing is copied."""
@@ -225,7 +226,7 @@ def test_names_types_and_lengths_count_in_a_hash() -> None:
     assert len({hash_group(group) for group in made}) == len(made)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(parts(), st.data())
 def test_views_have_the_hash_of_what_they_show(given_parts: list[pa.RecordBatch], data: st.DataObject) -> None:
     """So a state that a run on threads left, which hashes views, is right for one on processes, which gets columns."""
@@ -242,7 +243,7 @@ SHOWN: Any = pa.list_(pa.struct([("bytes", pa.binary_view()), ("path", pa.string
 FILE = st.fixed_dictionaries({"bytes": st.none() | st.binary(max_size=20), "path": st.none() | st.text("ab", max_size=15)})
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(st.none() | st.lists(st.none() | FILE, max_size=4), max_size=6), st.data())
 def test_lists_of_views_have_the_hash_of_what_they_show(rows: list[Any], data: st.DataObject) -> None:
     low = data.draw(st.integers(0, len(rows)))

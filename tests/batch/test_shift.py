@@ -11,6 +11,7 @@ import pytest
 from batch.oracle import Drawn, packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon.batch import Batch
 
@@ -25,7 +26,7 @@ keywords = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(packed(), keywords)
 def test_the_same_labels_stand_where_their_tokens_are(drawn: Drawn, options: dict[str, Any]) -> None:
     options["eos_token_id"] = 2
@@ -43,7 +44,7 @@ def test_the_same_labels_stand_where_their_tokens_are(drawn: Drawn, options: dic
     assert whole["position_ids"][:, :-1].tolist() == shifted["position_ids"].tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(packed(), st.booleans())
 def test_the_first_label_of_every_document_is_ignored_and_segments_reach_to_the_end(drawn: Drawn, flatten: bool) -> None:
     got = drawn.batch.to_training(dtype=np.int64, shift=False, flatten=flatten, return_padding_mask=True)

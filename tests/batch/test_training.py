@@ -11,6 +11,7 @@ import torch
 from batch.oracle import Drawn, expected, packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon import groups
 from zephon.batch import Batch
@@ -55,7 +56,7 @@ keywords = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(packed(), keywords, st.sampled_from(["auto", np.int64, torch.int64, None, torch.int32]))
 def test_every_field_is_what_a_loop_over_the_tokens_gives(drawn: Drawn, options: dict[str, Any], dtype: Any) -> None:
     options["eos_token_id"] = 2
@@ -74,7 +75,7 @@ def test_every_field_is_what_a_loop_over_the_tokens_gives(drawn: Drawn, options:
     assert isinstance(got["max_seqlen"], int) == bool(options.get("flatten"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(packed(), st.booleans())
 def test_segments_fill_each_row_and_document_ids_are_their_numbers(drawn: Drawn, flatten: bool) -> None:
     got = drawn.batch.to_training(dtype=np.int64, flatten=flatten)
@@ -156,7 +157,7 @@ def test_eos_comes_from_the_recipe_or_the_call_and_there_may_be_several() -> Non
         Batch(group, lane=0, step=0, index=0).to_training(eos_mask_loss=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(packed(), st.sampled_from(["auto", np.int32, np.int64]))
 def test_arrays_are_writable_and_share_no_memory_with_the_batch(drawn: Drawn, dtype: Any) -> None:
     """Case 77; int32 is the type that the tokens are stored in."""

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from runners import stages
 from runners.record_groups import record_groups
 from runners.stages import Forgetful, Stage
+from thoroughness import examples
 
 ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster  # noqa: E402
@@ -67,7 +68,7 @@ def where_am_i(_groups: Any, note: Any) -> Any:
     return [], (ray.get_runtime_context().get_node_id(), os.environ["OMP_NUM_THREADS"], os.environ["RAYON_NUM_THREADS"], note)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_groups_come_back_the_same(started: Callable[..., Any], data: Any) -> None:
     runner = started(Stage("echo", stages.echo), Stage("reverse", stages.reverse))

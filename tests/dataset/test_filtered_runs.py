@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource, TokenEstimation
 from zephon.memory import MemoryShards
@@ -63,7 +64,7 @@ def test_provenance_is_the_row_in_the_stored_shard() -> None:
             assert SHARDS[names[row["_shard"]]][row["_row"]] == {"id": row["id"], "v": row["v"]}
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     values=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=9), min_size=1, max_size=4),
     start=st.integers(-4, 4),

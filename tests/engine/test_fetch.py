@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import Recipe, recipes
+from thoroughness import examples
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
 from zephon.engine import pieces
@@ -35,7 +36,7 @@ def planned(pipeline: Any, lane: int, number: int) -> list[tuple[int, int, int, 
     return found
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(recipe=recipes(steps=(), passes=None), keep=st.sampled_from([0, 200, 1 << 30]), turn=st.integers(0, 2))
 def test_a_chunk_holds_the_planned_records_in_their_order(recipe: Recipe, keep: int, turn: int) -> None:
     pipeline = recipe.pipeline()
@@ -95,7 +96,7 @@ def test_excluded_rows_are_left_out_and_counted(excluded: tuple[int, ...]) -> No
     assert pipeline.accounting()["rows"]["dropped"] == ({"source: excluded": 2 * len(excluded)} if excluded else {})
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     group=st.integers(3, 40),
     block=st.sampled_from([None, 7, 16, 50]),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon import Dataset, Pipeline
 from zephon.crews import Crew
@@ -127,7 +128,7 @@ def test_who_waits_for_a_value_that_is_made_without_jobs_gets_it_or_its_error(fa
 
 
 @given(order=st.permutations(range(6)))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_threads_begin_in_the_order_in_which_they_were_given_places_however_they_are_woken(order: list[int]) -> None:
     line, begun = Line(), []
     line.patience_s = LONGEST_S

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import Recipe, Rows, lane_streams, recipes, topologies
+from thoroughness import examples
 
 from zephon import Pipeline
 from zephon.engine.deciders import Deciders
@@ -58,7 +59,7 @@ def by_hand(pipeline: Pipeline, recipe: Recipe, lane: int) -> Rows:
     return out
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(data=st.data(), recipe=recipes(passes=1, drop_last=False))
 def test_the_engine_gives_what_the_operators_give_by_hand(data: st.DataObject, recipe: Recipe) -> None:
     recipe = replace(recipe, per_step=1)

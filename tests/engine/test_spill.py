@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon.engine.spill import Parked, Spill, held_bytes, in_memory
 from zephon.errors import RecipeError, RunnerError
@@ -30,7 +31,7 @@ def documents(sizes: list[int], seed: int = 0) -> pa.RecordBatch:
     )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(25))
 @given(st.lists(st.tuples(st.lists(st.integers(0, 200_000), min_size=1, max_size=4), st.integers(0, 6)), max_size=12))
 def test_what_is_parked_comes_back_whatever_went_before(tmp_path: Path, steps: list[tuple[list[int], int]]) -> None:
     spill = Spill(str(tmp_path))

@@ -16,6 +16,7 @@ import pytest
 from formats.reading import open_file, read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon.errors import DataError, RecipeError
 from zephon.plugin import OpenShard, Shard
@@ -170,7 +171,7 @@ def test_only_the_columns_that_are_asked_for_are_fetched(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("any_size_counts")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_any_part_of_any_columns_equals_the_part_of_the_whole(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -276,7 +277,7 @@ def test_batches_of_any_size_become_units_that_cover_each_row_once(tmp_path: Pat
     assert len(open_file(Arrow(unit_bytes=5000), path).units().rows) > 5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     batches=st.lists(st.tuples(st.integers(1, 50), st.integers(1, 5000), st.integers(0, 1)), max_size=30),
     unit_bytes=st.integers(1, 3000),

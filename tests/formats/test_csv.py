@@ -19,6 +19,7 @@ import zstandard
 from formats.reading import open_file, read_rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon.errors import DataError, RecipeError
 from zephon.plugin import DataError as PluginDataError
@@ -76,7 +77,7 @@ def rows_of(path: Path, data: bytes, **options: Any) -> list[dict[str, Any]]:
 TEXTS = st.text(st.sampled_from('a",\r\n ü\t'), max_size=8)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     rows=st.lists(st.lists(TEXTS, min_size=2, max_size=2), max_size=12),
     # with other line ends QUOTE_MINIMAL doesn't quote the line ends that these are not
@@ -94,7 +95,7 @@ def test_what_pythons_writer_writes_is_read_back(
     assert [list(row.values()) for row in read_rows(opened)] == rows
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     text=st.text(st.sampled_from('a",\r\n'), max_size=40),
     cuts=st.lists(st.integers(0, 40), max_size=5),
@@ -144,7 +145,7 @@ def python_starts(text: str) -> list[int] | None:
     return [*starts, record] if record < len(text) else starts
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(record=st.text(st.sampled_from('a",'), min_size=1, max_size=20))
 def test_fields_are_those_of_pythons_reader(record: str) -> None:
     expected = next(csv.reader([record]))

@@ -12,6 +12,7 @@ import pytest
 from formats.reading import open_file, read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon.errors import DataError, RecipeError
 from zephon_formats.jsonl import Jsonl
@@ -46,7 +47,7 @@ def write(tmp_path: Path, *lines: str | bytes, name: str = "a.jsonl") -> Path:
     return tmp_path / name
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     rows=ROWS,
     ends=st.lists(END, min_size=30, max_size=30),
@@ -75,7 +76,7 @@ def test_rows_come_back_as_json_wrote_them(
     assert opened.units().rows.sum() == len(rows)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     rows=ROWS.filter(bool),
     odd=st.sampled_from([None, '{"s": "\\ud800", "i": 3}', '{"f": 1, "f": NaN}', '{"i": 1, "s": "\x00\xff"}']),

@@ -17,6 +17,7 @@ import zstandard
 from formats.reading import open_file, read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon.errors import DataError, PluginError
 from zephon.storage import LocalStore, expand
@@ -33,7 +34,7 @@ def zst(data: bytes) -> bytes:
     return zstandard.ZstdCompressor().compress(data)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.text(st.sampled_from("a {}\r\t\n"), max_size=60).map(str.encode), cuts=st.lists(st.integers(0, 60), max_size=6))
 def test_line_starts_are_those_of_split_however_the_bytes_come(data: bytes, cuts: list[int]) -> None:
     found = LineStarts(7)
@@ -54,7 +55,7 @@ def test_lines_that_begin_with_many_blanks_are_found() -> None:
     assert found.finish().tolist() == [1, 1005, 1008]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     lines=st.lists(
         st.text(st.sampled_from(' {}"a'), min_size=1, max_size=8).filter(str.strip).map(str.encode), min_size=1, max_size=8
@@ -66,7 +67,7 @@ def test_one_object_each_is_true_only_for_lines_in_braces(lines: list[bytes]) ->
     assert one_object_each(b"\n".join(lines) + b"\n", starts) == expected
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(lengths=st.lists(st.integers(1, 50), max_size=60), unit=st.integers(1, 100))
 def test_units_cover_all_rows_and_bytes_and_none_is_empty(lengths: list[int], unit: int) -> None:
     starts = np.cumsum([3, *lengths])
@@ -201,7 +202,7 @@ print(sum(sum(b.column("id").to_pylist()) for u, n in enumerate(opened.units().r
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(cuts=st.lists(st.integers(0, 40_000), max_size=5))
 def test_members_and_frames_are_one_text(tmp_path_factory: pytest.TempPathFactory, suffix: str, cuts: list[int]) -> None:
     """80."""

@@ -22,6 +22,7 @@ from formats.reading import read_rows
 from formats.tables import check_reads_from_threads, wide
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon.errors import DataError, PluginError, RecipeError
 from zephon.plugin import Shard, Store
@@ -68,7 +69,7 @@ def test_lance_conforms(unit_bytes: int) -> None:
     check_format(Lance(unit_bytes=unit_bytes), write_rows)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     rows=st.lists(ROWS, min_size=1, max_size=30),
     columns=st.none() | st.permutations("isbl").map(lambda p: p[:2]),

@@ -16,6 +16,7 @@ from formats.writers_litdata import PACKINGS, opened, plain, read_back, rows_of,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from thoroughness import examples
 
 from zephon.errors import DataError, RecipeError
 from zephon.testing import check_format
@@ -149,7 +150,7 @@ LEAVES = {
 }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 def test_any_mixture_of_values_comes_back(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(sorted(LEAVES)), min_size=1, unique=True))

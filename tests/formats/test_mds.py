@@ -29,6 +29,7 @@ from formats.reading import read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from thoroughness import examples
 
 from zephon.errors import DataError, RecipeError
 from zephon.testing import check_format
@@ -90,7 +91,7 @@ VALUES = st.fixed_dictionaries(
 KINDS = {"s": "str", "b": "bytes", "i": "int", "t": "str_int", "f": "str_float", "j": "json", "a": "ndarray:uint32"}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     rows=st.lists(VALUES, min_size=1, max_size=30),
     names=st.lists(st.sampled_from(sorted(KINDS)), min_size=1, unique=True),

@@ -26,6 +26,7 @@ from formats.mds_data import (
 from formats.reading import read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon.errors import DataError
 from zephon.storage import LocalStore, expand, open_store
@@ -360,7 +361,7 @@ def test_sizes_that_do_not_add_up_name_the_row(tmp_path: Path) -> None:
     assert caught.value.where.row == 13
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(place=st.integers(0, 10**6), value=st.binary(min_size=1, max_size=6), unit=st.sampled_from([500, 10**6]))
 def test_damage_anywhere_is_an_error_or_a_value_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, place: int, value: bytes, unit: int

@@ -19,6 +19,7 @@ import pytest
 from formats.reading import open_file, read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon import Dataset
 from zephon.errors import DataError, RecipeError
@@ -121,7 +122,7 @@ print([read[i].tolist() for i in range(len(read))])
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 30), max_size=40),
     dtype=st.sampled_from(["u1", "i1", "i2", "i4", "i8", "u2"]),

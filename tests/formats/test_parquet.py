@@ -18,6 +18,7 @@ from formats.reading import open_file, read_rows
 from formats.tables import NESTED, NESTED_ROWS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon import Dataset
 from zephon.errors import DataError, RecipeError
@@ -27,7 +28,7 @@ from zephon.testing import CountingStore
 from zephon_formats.parquet import Parquet
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     rows=st.lists(NESTED_ROWS, max_size=40),
     group=st.integers(1, 50),

@@ -13,6 +13,7 @@ import zstandard
 from formats.reading import open_file, read_rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon.errors import DataError, RecipeError
 from zephon.plugin import Shard
@@ -70,7 +71,7 @@ def test_whole_files_conform(suffix: str) -> None:
     check_format(Text(row="file"), write, rows=rows, damaged=False)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(text=st.text(st.sampled_from("ab ü\t\r\n"), max_size=60), cuts=st.lists(st.integers(0, 60), max_size=6))
 @example(text="\n\n", cuts=[1])
 @example(text=" \n\t\na\n \nb", cuts=[1, 3])
@@ -98,7 +99,7 @@ def _lines(data: bytes) -> list[bytes]:
     return [p + b"\n" for p in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     lines=st.lists(st.text(st.characters(exclude_characters="\r\n\0", codec="utf-8"), max_size=10), max_size=30),
     end=st.sampled_from(["\n", "\r\n"]),

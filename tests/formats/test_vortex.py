@@ -18,6 +18,7 @@ from formats.reading import open_file, read_rows
 from formats.tables import NESTED, NESTED_ROWS, check_reads_from_threads, wide
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon.errors import DataError, PluginError, RecipeError
 from zephon.plugin import Shard
@@ -42,7 +43,7 @@ def test_vortex_conforms(unit_bytes: int) -> None:
     check_format(Vortex(unit_bytes=unit_bytes), write_rows)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(rows=st.lists(NESTED_ROWS, max_size=30), columns=st.none() | st.permutations("isbl").map(lambda p: p[:2]))
 def test_rows_come_back_as_vortex_wrote_them(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], columns: Any

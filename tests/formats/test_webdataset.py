@@ -20,6 +20,7 @@ from formats.reading import open_file, read_rows
 from formats.tars import add, rows_of, tar_bytes, tar_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 from webdataset import tariterators
 
 from zephon import Dataset
@@ -125,7 +126,7 @@ CONTENT = st.dictionaries(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     samples=st.lists(CONTENT, max_size=15),
     kind=st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
@@ -344,7 +345,7 @@ def test_eight_threads_that_open_one_tar_at_once_agree(tmp_path: Path) -> None:
     assert [r["txt"] for r in found[0]] == [str(i) for i in range(500)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     lengths=st.lists(st.none() | st.integers(0, 40), max_size=30),
     seed=st.integers(0, 99),

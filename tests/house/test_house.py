@@ -200,3 +200,13 @@ def test_no_machine_or_registry_is_named_in_the_project() -> None:
     mine = Path(__file__).resolve()
     found = [f"{p.name}: {w}" for p in texts if p.resolve() != mine for w in words if w in p.read_text(encoding="utf-8")]
     assert found == []
+
+
+def test_every_number_of_examples_grows_with_the_profile() -> None:
+    plain = [
+        f"{path.relative_to(ROOT)}:{word.value.lineno}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for word in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(word, ast.keyword) and word.arg == "max_examples" and isinstance(word.value, ast.Constant)
+    ]
+    assert not plain, "max_examples=examples(…), from tests/thoroughness.py"

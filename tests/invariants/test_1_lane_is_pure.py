@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import MIXED, Recipe, Topology, drive, lane_streams, recipes, reference, rows_of, topologies
+from thoroughness import examples
 
 STEPS = 4
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data(), recipe=recipes())
 def test_runner_workers_prefetch_and_budget_change_no_byte_of_a_lane(data: st.DataObject, recipe: Recipe) -> None:
     alone = lane_streams(recipe, Topology(), STEPS)
@@ -38,7 +39,7 @@ def test_a_lane_is_the_same_whether_its_rank_has_others_or_not() -> None:
         assert [row for batch in pipeline for row in rows_of(batch)] == want[rank]
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(recipe=recipes(), seed=st.integers(0, 9))
 def test_the_order_of_runs_in_a_process_does_not_matter(recipe: Recipe, seed: int) -> None:
     first = reference(recipe, STEPS)

@@ -28,6 +28,7 @@ from strategies import (
     token_table,
     topologies,
 )
+from thoroughness import examples
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource, TokenEstimation, merge_states
 from zephon.dataset import MemoryShards
@@ -50,7 +51,7 @@ PACKED = Recipe(
 # ------------------------------------------------------------------------------------------------- resuming
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(data=st.data(), recipe=recipes())
 def test_three_resumes_on_other_topologies_equal_none(data: st.DataObject, recipe: Recipe) -> None:
     want, _ = reference(recipe, STEPS)
@@ -66,7 +67,7 @@ def test_three_resumes_on_other_topologies_equal_none(data: st.DataObject, recip
     assert [found.get(s) for s in range(STEPS)] == want
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(data=st.data(), recipe=recipes())
 def test_three_resumes_at_any_batch_of_the_same_topology_equal_none(data: st.DataObject, recipe: Recipe) -> None:
     topology = data.draw(topologies(recipe))

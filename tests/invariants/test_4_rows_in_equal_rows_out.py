@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operators_for_tests import Copies, DropLong, Encode, Fragile, KeepSome, LeaveOut
 from strategies import MIXED, PAD, Recipe, quietly, recipes, rows_of
+from thoroughness import examples
 
 from zephon import Batch, Pipeline
 from zephon.operators.pack import PackFlat
@@ -70,7 +71,7 @@ def counted(batches: list[Any]) -> tuple[Counter[int], Counter[int], int, int]:
     return rows, tokens, sequences, padding
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(recipe=finite_recipes(), runner=st.sampled_from(["inline", "inline", "threads"]))
 def test_a_finished_run_balances_exactly_and_nothing_is_in_flight(recipe: Recipe, runner: str) -> None:
     pipeline = recipe.pipeline(runner=runner, on_error="skip")
@@ -91,7 +92,7 @@ def test_a_finished_run_balances_exactly_and_nothing_is_in_flight(recipe: Recipe
     assert report["failures"] == failed
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data(), recipe=finite_recipes(), runner=st.sampled_from(["inline", "threads"]))
 def test_a_run_that_is_stopped_balances_with_what_is_in_flight(data: st.DataObject, recipe: Recipe, runner: str) -> None:
     pipeline = recipe.pipeline(runner=runner, on_error="skip", microbatch=1)
@@ -111,7 +112,7 @@ def test_a_run_that_is_stopped_balances_with_what_is_in_flight(data: st.DataObje
     assert (report["sequences"], report["padding_tokens"]) == (sequences, padding)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(data=st.data(), recipe=finite_recipes())
 def test_a_finite_run_delivers_and_counts_each_batch_once_however_often_it_was_resumed(
     data: st.DataObject, recipe: Recipe

@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operators.tokenizer_kinds import real_texts, tokenizer
+from thoroughness import examples
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from zephon.errors import PluginError, RecipeError
@@ -100,7 +101,7 @@ def encoder(shape: str, allow_special: bool) -> TextEncoder:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("allow_special", [False, True])
 @given(texts=st.lists(TEXTS, max_size=8))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_fastokens_gives_the_ids_of_tokenizers_for_any_text(shape: str, allow_special: bool, texts: list[str]) -> None:
     want = by_tokenizers(shaped(shape), texts, allow_special=allow_special)
     assert rows(encoder(shape, allow_special).encode(texts)) == want

@@ -10,6 +10,7 @@ import oracles
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon import MixtureSpec, Phase
 from zephon.errors import RecipeError
@@ -76,7 +77,7 @@ def test_draws_are_closed_form_in_their_number(given_seats: list[int], start: in
         assert schedule.before(at).tolist() == [schedule.table[:at].tolist().count(c) for c in range(len(given_seats))]
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(given_seats=seats, gone=st.lists(st.booleans(), min_size=8, max_size=8))
 def test_without_some_components_the_others_keep_their_order(given_seats: list[int], gone: list[bool]) -> None:
     schedule = Schedule(arrange(np.array(given_seats)), len(given_seats))

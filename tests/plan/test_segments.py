@@ -6,6 +6,7 @@ import numpy as np
 import oracles
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon.plan.mixture import Schedule, arrange
 from zephon.plan.segments import Ending, lane_segments
@@ -31,7 +32,7 @@ def lanes(draw: st.DrawFn) -> tuple[list[tuple[list[int], int | None]], list[tup
     return phases, endings, draw(st.integers(0, 1000))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(lanes())
 def test_segments_give_the_draws_of_a_walk_step_by_step(
     lane: tuple[list[tuple[list[int], int | None]], list[tuple[str, int | None, int | None]], int],

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 
 from zephon import Dataset, MixtureSpec, Phase, StaticMixtureWorkSource
 from zephon.errors import RecipeError
@@ -312,7 +313,7 @@ def test_twenty_thousand_data_sets_in_one_mixture() -> None:
     assert len(np.unique(chunk.component)) > 900
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     ratio=st.floats(0.01, 100),
     lanes=st.integers(1, 4),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from operators_for_tests import Copies, LeaveOut
 from runners.record_groups import record_groups
 from strategies import Recipe, rows_of
+from thoroughness import examples
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource, groups
 from zephon.digest import update_rows
@@ -51,7 +52,7 @@ USES: dict[str, Callable[[pa.RecordBatch, Any], Any]] = {
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(group=record_groups(), data=st.data())
 def test_what_is_done_with_it_gives_the_same(
     use: Callable[[pa.RecordBatch, Any], Any], group: pa.RecordBatch, data: st.DataObject

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from runners import stages
 from runners.record_groups import record_groups
 from runners.stages import Stage
+from thoroughness import examples
 
 from zephon.errors import DataError, RecipeError, RunnerError
 from zephon.runners import make_runner
@@ -57,7 +58,7 @@ def runner(request: Any, every: dict[str, Any]) -> Any:
     return every[request.param]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(groups=st.lists(record_groups(), max_size=3), note=st.none() | st.integers() | st.tuples(st.text(), st.binary()))
 def test_any_groups_come_back_the_same_from_every_runner(
     every: dict[str, Any], groups: list[pa.RecordBatch], note: Any

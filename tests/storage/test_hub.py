@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from storage.hub import HubHandler, commit_of, put
 from storage.servers import handler_server
+from thoroughness import examples
 
 ASK = """
 import json, os, sys, warnings
@@ -229,7 +230,7 @@ NAMES = [
 
 
 @given(st.sets(st.sampled_from(NAMES), min_size=1, max_size=5))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_any_layout_is_divided_into_splits_as_by_datasets_itself(names: set[str]) -> None:
     from datasets.data_files import get_data_patterns, resolve_pattern
 

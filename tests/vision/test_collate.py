@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 from vision.pack.decoding import MakeUpPixels
 from vision.pack.interleaved import IMAGE, KINDS, PAD, POLICY, SPEC, Document, document, documents, joined
 
@@ -129,7 +130,7 @@ def expected(packed: Packs, *, flatten: bool) -> dict[str, Any]:
     return out
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 100_000), st.integers(1, 4), st.booleans(), st.sampled_from(["auto", None, np.int64, torch.int32]))
 def test_every_field_is_what_loops_give(seed: int, rows: int, flatten: bool, dtype: Any) -> None:
     packed = packs(seed, rows)
@@ -152,7 +153,7 @@ def test_every_field_is_what_loops_give(seed: int, rows: int, flatten: bool, dty
     assert int((ids == IMAGE).sum()) * 4 == plain(got["cu_patches"])[-1]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(0, 100_000), st.integers(1, 3))
 def test_pixels_are_the_images_in_order_with_blank_ones_grey(seed: int, rows: int) -> None:
     batch = batch_of(packs(seed, rows, text=4))

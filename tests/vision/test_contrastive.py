@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import Recipe, Topology, drive, quietly, reference, topologies
+from thoroughness import examples
 from tokenizers import Tokenizer, models
 from vision.pictures import exif, jpeg, scene
 
@@ -66,7 +67,7 @@ def places(draw: st.DrawFn) -> Topology:
     return replace(topology, runner="threads") if topology.runner == "processes" else topology
 
 
-@settings(max_examples=3)
+@settings(max_examples=examples(3))
 @given(data=st.data())
 def test_augmented_pairs_are_the_same_on_every_topology(data: st.DataObject) -> None:
     want = reference(AUGMENTED, STEPS)[0]
@@ -74,7 +75,7 @@ def test_augmented_pairs_are_the_same_on_every_topology(data: st.DataObject) -> 
     assert [found.steps.get(s, []) for s in range(STEPS)] == want
 
 
-@settings(max_examples=3)
+@settings(max_examples=examples(3))
 @given(data=st.data())
 def test_a_resume_goes_on_exactly(data: st.DataObject) -> None:
     want = reference(AUGMENTED, STEPS)[0]

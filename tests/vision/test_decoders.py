@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
+from thoroughness import examples
 from vision.pictures import Array, Picture, by_pillow, damaged_jpeg, exif, frame_at, jpeg, scene, tricky, upright
 
 from zephon.errors import DataError, PluginError, RecipeError
@@ -180,7 +181,7 @@ _SEEDS = [p.data for p in tricky() if 100 < len(p.data) < 50_000]
 
 
 @given(st.sampled_from(_SEEDS), st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_damage_never_raises_anything_but_our_error(data: bytes, draws: st.DataObject) -> None:
     broken = bytearray(data)
     for place, value in draws.draw(st.lists(st.tuples(st.integers(0, len(data) - 1), st.integers(0, 255)), max_size=20)):

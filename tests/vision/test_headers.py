@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
+from thoroughness import examples
 from vision.pictures import Picture, exif, scene, tricky, upright
 
 from zephon.errors import DataError
@@ -54,7 +55,7 @@ def files(draw: st.DrawFn) -> tuple[bytes, str, int]:
 
 
 @given(files())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_header_says_what_pillow_says_after_turning(file: tuple[bytes, str, int]) -> None:
     data, kind, orientation = file
     with Image.open(io.BytesIO(data)) as image:
@@ -128,7 +129,7 @@ _SEEDS = [p.data for p in tricky() if 20 < len(p.data) < 100_000]
 
 
 @given(st.sampled_from(_SEEDS), st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_damage_is_an_error_of_ours_or_another_header(data: bytes, draws: st.DataObject) -> None:
     broken = bytearray(data)
     head = min(len(broken), 600)

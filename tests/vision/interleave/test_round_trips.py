@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 from vision.interleave.samples import Segment, chat, document, documents, group, png
 
 from zephon_vision.interleave import Interleave
@@ -108,13 +109,13 @@ def typed(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("write", CHATS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(rows=st.lists(chats(), min_size=1, max_size=3))
 def test_chats_come_back_from_every_layout(write: Callable[[Any], dict[str, Any]], rows: list[list[Segment]]) -> None:
     assert documents(Interleave().bind()(typed([write(row) for row in rows]))) == rows
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(rows=st.lists(MIXED.map(lambda values: document(*values)), min_size=1, max_size=3))
 def test_web_documents_come_back(rows: list[list[Segment]]) -> None:
     made = [
@@ -128,7 +129,7 @@ def test_web_documents_come_back(rows: list[list[Segment]]) -> None:
     assert documents(Interleave().bind()(group(made, schema))) == rows
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(images=st.lists(IMAGE, max_size=3), said=st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=3))
 def test_pairs_come_back(images: list[Any], said: list[tuple[str, str]]) -> None:
     row = {"images": [data for data, _ in images], "texts": [{"assistant": a, "user": u} for u, a in said]}
@@ -139,7 +140,7 @@ def test_pairs_come_back(images: list[Any], said: list[tuple[str, str]]) -> None
     assert documents(Interleave().bind()(group([row], schema))) == [chat([*images, first], *rest)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(row=chats(), cut=st.integers(0, 3))
 def test_a_row_does_not_depend_on_its_group(row: list[Segment], cut: int) -> None:
     other = as_swift(chat("Q", "A"))

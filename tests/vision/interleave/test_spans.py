@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 from tokenizers import normalizers
 from vision.interleave import chat_tokenizers as kinds
 
@@ -16,7 +17,7 @@ from zephon_vision._tokens_vocabulary import SpanEncoder
 PIECES = ["a", " b", "\n", "\n\n", "🙂", "é", "e\u0301", "猫", " ", "  ", "word", "<think>", "x" * 20]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     texts=st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=6), min_size=1, max_size=4),
     cuts=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=4, max_size=4),

@@ -14,6 +14,7 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from thoroughness import examples
 from vision.interleave import chat_tokenizers as kinds
 from vision.interleave.samples import Segment, canonical, chat, document, image
 from vision.policies.kit import qwen_pixels
@@ -27,7 +28,7 @@ from zephon_vision.policies.pixtral import Pixtral
 from zephon_vision.policies.qwen import Qwen2VL
 from zephon_vision.tokenize_interleaved import TokenizeInterleaved
 
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 WORDS = st.sampled_from(["What", " is", "\n", "\n\n", " ", "  ", "🙂", "猫", "42", ".", "the image", "\t", "user", "<b>", "é"])
 TEXT = st.lists(WORDS, max_size=6).map("".join)
@@ -161,7 +162,7 @@ def pixtral() -> tuple[Any, Any, Policy]:
 
 
 @pytest.mark.parametrize("family", [qwen, pixtral])
-@settings(FEW, max_examples=12)
+@settings(FEW, max_examples=examples(12))
 @given(data=st.data())
 def test_chats_with_images_have_the_ids_of_the_whole_processor(
     family: Callable[[], tuple[Any, Any, Policy]], data: st.DataObject
@@ -213,7 +214,7 @@ def idefics() -> tuple[Any, Any]:
     return transformers.Idefics3Processor(image_processor=named("Idefics3ImageProcessor")(), tokenizer=tokenizer), tokenizer
 
 
-@settings(FEW, max_examples=6)
+@settings(FEW, max_examples=examples(6))
 @given(first=TEXT, last=TEXT, size=SIZES)
 def test_documents_have_the_ids_of_internvls_processor(first: str, last: str, size: tuple[int, int]) -> None:
     processor, tokenizer, policy = internvl()
@@ -224,7 +225,7 @@ def test_documents_have_the_ids_of_internvls_processor(first: str, last: str, si
     assert tokenised(row, tokenizer=tokenizer, images=policy, eos=False, train_on="none")["input_ids"] == list(want)
 
 
-@settings(FEW, max_examples=6)
+@settings(FEW, max_examples=examples(6))
 @given(first=TEXT, last=TEXT, size=SIZES)
 def test_documents_have_the_ids_of_idefics3s_processor(first: str, last: str, size: tuple[int, int]) -> None:
     processor, tokenizer = idefics()
@@ -234,7 +235,7 @@ def test_documents_have_the_ids_of_idefics3s_processor(first: str, last: str, si
     assert tokenised(row, tokenizer=tokenizer, images=Idefics3(), eos=False, train_on="none")["input_ids"] == list(want)
 
 
-@settings(FEW, max_examples=30)
+@settings(FEW, max_examples=examples(30))
 @given(first=TEXT, last=TEXT, scheme=st.sampled_from(["first", "always", "never"]))
 def test_text_around_images_is_tokenised_as_in_one_string_by_tokenizers_that_prepend_spaces(
     first: str, last: str, scheme: str
@@ -260,7 +261,7 @@ def test_a_tokenizer_on_disk_brings_its_template(tmp_path: Any) -> None:
     assert from_disk.fingerprint_parts() == object_.fingerprint_parts()
 
 
-@settings(FEW, max_examples=8)
+@settings(FEW, max_examples=examples(8))
 @given(data=st.data())
 def test_text_that_a_policy_puts_around_images_is_tokenised_with_the_text_beside_it(data: st.DataObject) -> None:
     processor, tokenizer = gemma()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 from vision.interleave import chat_tokenizers as kinds
 from vision.interleave.kit import END, QWEN, check_row, only, operator, outcome, shown
 from vision.interleave.samples import Segment, canonical, chat, document, image
@@ -86,7 +87,7 @@ def samples(draw: st.DrawFn) -> list[Segment]:
     return chat(*turns)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     rows=st.lists(samples(), min_size=1, max_size=4),
     limit=st.integers(4, 60),
@@ -113,7 +114,7 @@ def test_no_policy_ever_cuts_an_image_or_loses_a_token_uncounted(
     assert gone | set(after) == {100 + n for n in range(len(rows))}
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(rows=st.lists(samples(), min_size=2, max_size=5), over_long=st.sampled_from(["drop", "truncate", "split", "fit_images"]))
 def test_the_operator_keeps_its_contract_whatever_comes(rows: list[list[Segment]], over_long: Any) -> None:
     check_operator(operator(max_length=25, over_long=over_long, on_bad_image="drop_image"), [canonical(rows)])

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operators_for_tests import DropLong
 from strategies import Rows, drive, quietly, reference, to_the_end, topologies
+from thoroughness import examples
 from vision.pack.decoding import DECODED
 from vision.pack.test_elastic import RECIPES, VisionRecipe
 
@@ -100,7 +101,7 @@ def test_the_order_is_drawn_anew_for_each_step_and_seed() -> None:
 # ------------------------------------------------------------------------------------------------------- in a run
 
 
-@settings(max_examples=5)
+@settings(max_examples=examples(5))
 @given(recipes(), st.integers(1, 3), st.data())
 def test_each_global_batch_has_the_same_sequences_on_any_number_of_ranks_and_after_any_resume(
     plain: VisionRecipe, steps: int, data: st.DataObject

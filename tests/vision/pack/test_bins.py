@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 from vision.pack.best_fit_oracle import pack
 
 from zephon_vision._pack_bins import NO_LIMIT, Bins, Limits
@@ -45,13 +46,13 @@ def run(
     return made, bins.given_up
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(documents_drawn, limits_drawn)
 def test_decisions_are_those_of_a_plain_loop(documents: list[tuple[int, int, int]], limits: Limits) -> None:
     assert run(documents, limits) == pack(documents, limits)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(documents_drawn, limits_drawn)
 def test_every_document_comes_once_and_no_budget_is_exceeded(documents: list[tuple[int, int, int]], limits: Limits) -> None:
     made, given_up = run(documents, limits)
@@ -66,7 +67,7 @@ def test_every_document_comes_once_and_no_budget_is_exceeded(documents: list[tup
         assert not given_up
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(documents_drawn, limits_drawn, st.lists(st.integers(0, 80), max_size=6))
 def test_it_does_not_matter_how_documents_are_divided_over_calls(
     documents: list[tuple[int, int, int]], limits: Limits, cuts: list[int]

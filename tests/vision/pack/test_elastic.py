@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import Recipe, Topology, drive, quietly, reference, topologies
+from thoroughness import examples
 from vision.pack.decoding import DECODED, MakeUpPixels
 from vision.pack.interleaved import PAD, documents, table
 
@@ -70,7 +71,7 @@ RECIPES = {
 }
 
 
-@settings(max_examples=3)
+@settings(max_examples=examples(3))
 @pytest.mark.parametrize("name", RECIPES)
 @given(data=st.data())
 def test_the_global_stream_is_identical_on_every_topology(name: str, data: st.DataObject) -> None:
@@ -82,7 +83,7 @@ def test_the_global_stream_is_identical_on_every_topology(name: str, data: st.Da
     assert [found.steps.get(s, []) for s in range(STEPS)] == want
 
 
-@settings(max_examples=3)
+@settings(max_examples=examples(3))
 @pytest.mark.parametrize("name", ["both budgets", "an image in each"])
 @given(data=st.data())
 def test_a_resume_on_another_number_of_ranks_goes_on_exactly(name: str, data: st.DataObject) -> None:

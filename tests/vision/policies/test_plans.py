@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thoroughness import examples
 from vision.policies.kit import ALL, SMALL, PilResize, photo, plain_ids
 
 from zephon.errors import DataError, PluginError, RecipeError
@@ -28,7 +29,7 @@ policies = pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
 
 
 @policies
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(height=st.integers(1, 160), width=st.integers(1, 160), images=st.integers(1, 3))
 def test_plan_blocks_and_run_fit_each_other(policy: Policy, height: int, width: int, images: int) -> None:
     plan = policy.plan(height, width, images=images)
