@@ -30,18 +30,18 @@ class Crew:
         crew.
 
         Raises:
-            BaseException: what a job raised; those that nobody had begun are left out then.
+            BaseException: what the first job in order that fails raised, whoever did which; those behind it may be left out then.
         """
         given: list[tuple[Callable[[], U], Future[U]]] = [(job, Promise()) for job in jobs]
         left = deque(given)
         self._jobs.set_result(left)
-        _do(left.popleft)
+        _do(left.popleft, later=True)
         return [future.result() for _, future in given if not future.cancelled()]
 
     def help(self) -> None:
         """Do jobs until none is left; before there are any, wait for them."""
         left = self._jobs.result()
-        _do(left.pop)
+        _do(left.pop, later=False)
 
     def close(self) -> None:
         """No jobs will come."""
@@ -49,7 +49,9 @@ class Crew:
             self._jobs.set_result(deque())
 
 
-def _do(take: Callable[[], tuple[Callable[[], Any], Future[Any]]]) -> None:
+def _do(take: Callable[[], tuple[Callable[[], Any], Future[Any]]], *, later: bool) -> None:
+    """Do jobs until none is left. `later`: those that are left come after the one that was taken; else before it, and one of them may be
+    the first that fails."""
     with suppress(IndexError):
         while True:
             job, future = take()
@@ -57,7 +59,7 @@ def _do(take: Callable[[], tuple[Callable[[], Any], Future[Any]]]) -> None:
                 future.set_result(job())
             except BaseException as error:  # noqa: BLE001 - it reaches the maker
                 future.set_exception(error)
-                while True:
+                while later or isinstance(error, KeyboardInterrupt):
                     take()[1].cancel()
 
 
@@ -72,7 +74,7 @@ def share(jobs: Sequence[Callable[[], T]]) -> list[T]:
     each job. At the start and at the end of a run there are fewer tasks than workers.
 
     Raises:
-        BaseException: what a job raised; those that nobody had begun are left out then.
+        BaseException: what the first job in order that fails raised, whoever did which; those behind it may be left out then.
     """
     offer: Callable[[Callable[[], None]], None] | None = getattr(_here, "offer", None)
     if offer is None or len(jobs) < 2:

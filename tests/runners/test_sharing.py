@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from zephon.crews import lent, share
+from zephon.crews import Crew, lent, share
 from zephon.runners.pool import ThreadPool
 from zephon.waiting import Promise
 
@@ -113,3 +113,24 @@ def test_closing_beside_a_shared_task_leaves_nobody_waiting() -> None:
     closing.join(LONGEST_S)
     assert not closing.is_alive()
     assert shared.result(LONGEST_S) == list(range(6))
+
+
+def test_the_first_failure_in_order_is_raised_whoever_comes_first() -> None:
+    crew, failed = Crew(), threading.Event()
+    others = threading.Thread(target=crew.help)
+
+    def first() -> None:
+        assert failed.wait(20)
+
+    def second() -> None:
+        raise ValueError("the second")
+
+    def last() -> None:
+        failed.set()
+        raise ValueError("the last")
+
+    others.start()
+    with pytest.raises(ValueError, match="the second"):
+        crew.share([first, second, last])
+    others.join(20)
+    assert not others.is_alive()
