@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from time import perf_counter
@@ -170,20 +170,34 @@ class Dataset:
 
     @cached_property
     def _scan(self) -> tuple[UnitTable, pa.Schema, LookTable]:
-        shards, scanned = self.shards, self._scanned()
-        schema = pa.schema([])
-        for number, (_, shard_schema, _) in enumerate(scanned):
-            try:
-                schema = pa.unify_schemas([schema, shard_schema], promote_options="permissive")
-            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-                first = next((i for i, (_, s, _) in enumerate(scanned) if not _unifies(s, shard_schema)), 0)
-                raise DataError(
-                    f"shards {shards[first].path!r} and {shards[number].path!r} have types that don't go together: {error}",
-                    where=Where(dataset=self.name),
-                    hint="leave the column out with columns=…, or declare its type with schema=… where the format has that (csv, jsonl)",
-                ) from error
+        scanned = self._scanned()
+        schema = self._widened([schema for _, schema, _ in scanned])
         looks = LookTable([looks for _, _, looks in scanned])
         return unit_table([(u.rows, u.nbytes) for u, _, _ in scanned]), schema.remove_metadata(), looks
+
+    def _widened(self, schemas: Sequence[pa.Schema]) -> pa.Schema:
+        """One schema for all shards, without those columns whose types don't go together, unless they are asked for."""
+        schema, odd = pa.schema([]), set[str]()
+        for number, found in enumerate(schemas):
+            while True:
+                mine = _only(found, set(found.names) - odd) if odd else found
+                try:
+                    schema = pa.unify_schemas([schema, mine], promote_options="permissive")
+                    break
+                except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+                    clash = {n for n in mine.names if not _unifies(_only(schema, {n}), _only(mine, {n}))}
+                    if self.columns is None or not clash or not clash.isdisjoint(self.columns):
+                        first = next((i for i, s in enumerate(schemas) if not _unifies(_only(s, clash), _only(mine, clash))), 0)
+                        raise DataError(
+                            f"shards {self.shards[first].path!r} and {self.shards[number].path!r} have types that don't go together: "
+                            f"{error}",
+                            where=Where(dataset=self.name),
+                            hint="leave the column out with columns=…, or declare its type with schema=… where the format has that "
+                            "(csv, jsonl)",
+                        ) from error
+                    odd |= clash
+                    schema = _only(schema, set(schema.names) - odd)
+        return schema
 
     def _scanned(self) -> list[tuple[Units, pa.Schema, Looks]]:
         """All shards, in threads; but a few small local ones are done before the threads are there."""
@@ -446,6 +460,10 @@ def _unifies(first: pa.Schema, second: pa.Schema) -> bool:
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         return False
     return True
+
+
+def _only(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name in names])
 
 
 def _overlaps(table: UnitTable, span: range) -> Iterator[tuple[int, slice]]:
