@@ -19,6 +19,8 @@ from benchmarks.harness import CORES, Machine
 from benchmarks.peers.environments import HERE, Environments
 
 _LOOK_S = 0.1
+_SHARE = 0.02
+"""Of the time that looking may take: the kernel goes through all pages for a PSS (40 ms of 1.4 GB), and who maps memory meanwhile waits."""
 
 
 @dataclass(frozen=True)
@@ -106,15 +108,18 @@ class _Watch(threading.Thread):
 
     def run(self) -> None:
         """Until stopped."""
-        turn = 0
-        while not self._over.wait(_LOOK_S):
+        began = used = due = 0.0
+        while not self._over.wait(max(_LOOK_S, used / _SHARE)):
+            began = time.perf_counter()
             with suppress(psutil.Error):
                 root = psutil.Process(self._pid)
                 tree = [root, *root.children(recursive=True)]
                 self._rss = max(self._rss, sum(_of(p, "rss") for p in tree))
-                if turn % 3 == 0:
+                used = time.perf_counter() - began
+                if began >= due:
                     self._pss = max(self._pss, sum(_of(p, "pss") for p in tree))
-            turn += 1
+                    ended = time.perf_counter()
+                    due = ended + (ended - began - used) / _SHARE
 
     def stop(self) -> dict[str, float]:
         """Peaks in MB. RSS counts what processes share once for each, PSS once."""
