@@ -79,6 +79,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
+def a_ctrl_c_is_what_python_makes_of_it() -> None:
+    """Else a test that sends one ends the process, where litdata's writer ran before: it leaves a handler that exits."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="module")
 def what_is_loaded_is_not_garbage() -> None:
     """Else each `gc.collect()` of a test looks at all modules of torch and transformers again, for a fifth of a second."""
     gc.collect()
