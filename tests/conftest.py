@@ -32,10 +32,6 @@ os.environ.setdefault("HF_HOME", os.path.expanduser("~/.cache/huggingface"))
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="zephon-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
-# A shell has what it starts with `&` ignore Ctrl-C, and so would the programs that tests start and interrupt.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
 # Seconds of work, roughly: begun last, one of these would keep one core busy while the others have nothing left.
 LONG_FIRST = (
     "stores/test_every_format_on_every_store.py",
@@ -55,7 +51,6 @@ LONG_FIRST = (
     "runners/test_lifecycle.py",
     "engine/test_ctrl_c.py",
     "engine/test_replay.py",
-    "integrations/test_torch.py",
     "operators/test_tokenize.py",
     "formats/test_arrow.py",
     "vision/pack/test_elastic.py",
@@ -80,7 +75,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def a_ctrl_c_is_what_python_makes_of_it() -> None:
-    """Else a test that sends one ends the process, where litdata's writer ran before: it leaves a handler that exits."""
+    """Else a test that sends one ends the process, where litdata's writer ran before: it leaves a handler that exits. And a shell has what
+    it starts with `&` ignore it, and so would the programs that tests start and interrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -179,24 +179,22 @@ class Dataset:
         """One schema for all shards, without those columns whose types don't go together, unless they are asked for."""
         schema, odd = pa.schema([]), set[str]()
         for number, found in enumerate(schemas):
-            while True:
-                mine = _only(found, set(found.names) - odd) if odd else found
-                try:
-                    schema = pa.unify_schemas([schema, mine], promote_options="permissive")
-                    break
-                except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-                    clash = {n for n in mine.names if not _unifies(_only(schema, {n}), _only(mine, {n}))}
-                    if self.columns is None or not clash or not clash.isdisjoint(self.columns):
-                        first = next((i for i, s in enumerate(schemas) if not _unifies(_only(s, clash), _only(mine, clash))), 0)
-                        raise DataError(
-                            f"shards {self.shards[first].path!r} and {self.shards[number].path!r} have types that don't go together: "
-                            f"{error}",
-                            where=Where(dataset=self.name),
-                            hint="leave the column out with columns=…, or declare its type with schema=… where the format has that "
-                            "(csv, jsonl)",
-                        ) from error
-                    odd |= clash
-                    schema = _only(schema, set(schema.names) - odd)
+            mine = _without(found, odd) if odd else found
+            try:
+                schema = pa.unify_schemas([schema, mine], promote_options="permissive")
+            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+                clash = {n for n in mine.names if not _unifies(_only(schema, {n}), _only(mine, {n}))}
+                if self.columns is None or not clash or not clash.isdisjoint(self.columns):
+                    first = next((i for i, s in enumerate(schemas) if not _unifies(_only(s, clash), _only(mine, clash))), 0)
+                    raise DataError(
+                        f"shards {self.shards[first].path!r} and {self.shards[number].path!r} have types that don't go together: {error}",
+                        where=Where(dataset=self.name),
+                        hint="leave the column out with columns=…, or declare its type with schema=… where the format has that "
+                        "(csv, jsonl)",
+                    ) from error
+                odd |= clash
+                # each column is unified by itself, so without these all of them are
+                schema = pa.unify_schemas([_without(schema, odd), _without(mine, odd)], promote_options="permissive")
         return schema
 
     def _scanned(self) -> list[tuple[Units, pa.Schema, Looks]]:
@@ -464,6 +462,10 @@ def _unifies(first: pa.Schema, second: pa.Schema) -> bool:
 
 def _only(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
     return pa.schema([field for field in schema if field.name in names])
+
+
+def _without(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name not in names])
 
 
 def _overlaps(table: UnitTable, span: range) -> Iterator[tuple[int, slice]]:

@@ -56,9 +56,7 @@ def ordinary_batches(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Record
 
 
 def _cast(array: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    array = decoded(array)
+    array = decoded(array)  # of extension types the storage
     if array.type == kind:
         return array
     if _view_bytes(array) > _MOST_BYTES:

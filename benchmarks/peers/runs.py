@@ -108,7 +108,7 @@ class _Watch(threading.Thread):
 
     def run(self) -> None:
         """Until stopped."""
-        began = used = due = 0.0
+        used = due = 0.0
         while not self._over.wait(max(_LOOK_S, used / _SHARE)):
             began = time.perf_counter()
             with suppress(psutil.Error):
