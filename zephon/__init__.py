@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zephon.batch import Batch as Batch
     from zephon.batch import SampleBatch as SampleBatch
+    from zephon.batch import global_sha256 as global_sha256
     from zephon.dataset import Dataset as Dataset
     from zephon.dataset import InMemoryShard as InMemoryShard
     from zephon.engine.state import merge_states as merge_states
@@ -35,6 +36,7 @@ _HOME = {
     "StaticMixtureWorkSource": "zephon.plan.source",
     "TokenEstimation": "zephon.plan.tokens",
     "WorkSource": "zephon.plan.source",
+    "global_sha256": "zephon.batch",
     "merge_states": "zephon.engine.state",
 }
 

@@ -146,6 +146,11 @@ def list_sizes(array: Any) -> npt.NDArray[np.int64]:
     return filled(array.value_lengths()).astype(np.int64)
 
 
+def struct_parts(array: Any) -> dict[str, Any]:
+    """The fields of a struct column by name, null where the struct is."""
+    return dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+
+
 def refusal(expression: Any, schema: pa.Schema) -> Exception | None:
     """Why an Arrow expression can't filter a table with these columns; None: it can."""
     try:

@@ -56,7 +56,7 @@ class Record:
 
 
 class Batch:
-    """A microbatch: B sequences of one lane, in order. It does not change; `to_training` copies.
+    """A microbatch: B sequences of one lane, in order. It does not change; `to_training` copies what it gives, but for pixels.
 
     Attributes:
         lane: the lane that all rows belong to.
@@ -85,6 +85,9 @@ class Batch:
                 (further columns with one number per token), `collators` (its operators that are `plugin.Collates`) and
                 `collator_options` (what `collator_options` gives for them, which is the same for all batches); None is not known.
             kinds: the ordinary types of the group's columns, where some are views (`zephon.views`).
+
+        Raises:
+            RecipeError: `empty` is more than there are rows.
         """
         if not 0 <= empty <= group.num_rows:
             raise RecipeError(f"a batch of {group.num_rows} rows cannot have {empty} empty ones")

@@ -19,3 +19,9 @@ def whole(name: str, value: Any, *, least: int | None = None) -> int:
 def whole_or_none(name: str, value: Any, *, least: int | None = None) -> int | None:
     """The same; None stays."""
     return None if value is None else whole(name, value, least=least)
+
+
+def number(name: str, value: Any, limit: float, *, above: bool = False) -> None:
+    """Raises `RecipeError` where it is no number (NaN is none), or below `limit`, or with `above` not above it."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (value > limit if above else value >= limit):
+        raise RecipeError(f"{name} is {value!r}; it must be a number {'>' if above else '≥'} {limit}")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from zephon.engine.pump import Cut
 from zephon.engine.run import Definition
 from zephon.engine.schemas import source_schema, with_provenance
 from zephon.engine.stages import cut_levels
-from zephon.errors import RecipeError, at, unknown
+from zephon.errors import RecipeError, Where, at, unknown
 from zephon.options import Options
 from zephon.plan.source import StaticMixtureWorkSource
 from zephon.plugin import CountsTokens, Operator
@@ -157,7 +158,11 @@ def make_definition(settled: Settled) -> Definition:
     _check_first_columns(steps, sorted(available))
     columns = needed_columns(steps, sorted(available))
     schema = source_schema(datasets, columns, drawn)
-    out_schema = check_schemas(steps, with_provenance(schema))
+    try:
+        out_schema = check_schemas(steps, with_provenance(schema))
+    except RecipeError as error:
+        error.where = error.where.within(Where(dataset=_misfit(steps, datasets, columns, drawn)))
+        raise
     prime_source(source, steps, columns)
     plan = source.plan(options.lane_count)
     finite = plan.finite
@@ -191,6 +196,18 @@ def make_definition(settled: Settled) -> Definition:
     )
 
 
+def _misfit(
+    steps: Sequence[tuple[Operator, Policy]], datasets: Sequence[Dataset], columns: Sequence[str] | None, drawn: Sequence[bool]
+) -> str | None:
+    """The first data set whose own columns don't fit the operators; None: only those of all of them together don't."""
+    for dataset in compress(datasets, drawn):
+        try:
+            check_schemas(steps, with_provenance(source_schema([dataset], columns, [True])))
+        except RecipeError:
+            return dataset.name
+    return None
+
+
 def _check_first_columns(steps: Sequence[tuple[Operator, Policy]], available: Sequence[str]) -> None:
     """The first operator's columns must come from the data."""
     for op, _ in steps[:1]:
@@ -220,6 +237,7 @@ def read_exclusions(path: str, names: Sequence[str]) -> dict[str, dict[str, list
         raise RecipeError(f"exclude={path!r} can't be read: {error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise RecipeError(
-            f"exclude={path!r}, line {number}: not a quarantine line ({type(error).__name__}: {error})"
+            f"exclude={path!r}, line {number}: not a quarantine line ({type(error).__name__}: {error})",
+            hint="give a file that quarantine= wrote; a line that a crash cut short can be deleted: its record comes again",
         ) from error
     return found

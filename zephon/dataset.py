@@ -55,7 +55,7 @@ class Dataset:
       files whose version is known, in the cache directory. A row that can't be read then is an error, whatever `on_error` says.
 
     Rows outside of the part are not drops: for the plan, the mixture and the accounting they don't exist. Errors and provenance name
-    a row by its place in the stored shard all the same.
+    a row by its place in the stored shard all the same. Raises `RecipeError` for a name, columns or a part that can't be.
     """
 
     def __init__(
@@ -130,22 +130,24 @@ class Dataset:
     @classmethod
     def from_records(cls, name: str, records: Sequence[Mapping[str, Any]] | pa.Table | pa.RecordBatch, **part: Any) -> Dataset:
         """A data set in memory: a list of dicts, or an Arrow table (not copied). `part`: `columns`, `rows`, `fraction`, `filter`."""
-        if isinstance(records, pa.RecordBatch):
-            table = pa.Table.from_batches([records])
-        elif isinstance(records, pa.Table):
-            table = records
-        else:
-            with at(dataset=name):
-                table = table_of(list(records))
+        with at(dataset=name):
+            table = table_of(records)
         return cls(name, MemoryShards({"memory": table}), **part)
 
     @classmethod
-    def from_dict(cls, name: str, shards: Mapping[str, Any], **part: Any) -> Dataset:
-        """A data set in memory, shard by shard: `{shard name: InMemoryShard([row, …]) or a list of rows}`; `part` as `from_records`."""
-        tables = {}
-        for shard_name, rows in shards.items():
+    def from_dict(cls, name: str, shards: Mapping[str, Any] | Mapping[int, Any], **part: Any) -> Dataset:
+        """A data set in memory, shard by shard: `{shard name: InMemoryShard([row, …]), a list of rows, or an Arrow table}`; `part` as
+        `from_records`.
+
+        Shards may be named by numbers, too. Raises `RecipeError` where two have one name as text.
+        """
+        tables: dict[str, pa.Table] = {}
+        for shard, rows in shards.items():
+            shard_name = str(shard)
+            if shard_name in tables:
+                raise RecipeError(f"data set {name!r} has two shards named {shard_name!r}")
             with at(dataset=name, shard=shard_name):
-                tables[shard_name] = table_of(list(getattr(rows, "rows", rows)))
+                tables[shard_name] = table_of(getattr(rows, "rows", rows))
         return cls(name, MemoryShards(tables), **part)
 
     def excluding(self, rows: Mapping[str, Sequence[int]]) -> Dataset:
@@ -214,6 +216,7 @@ class Dataset:
         with at(dataset=self.name, shard=self.shards[number].path):
             looks = self._shards.look(self.shards[number])  # before it is opened: what comes after is noticed
             shard = self._opened(number)
+            groups.check_names(shard.schema, self.columns)
             return shard.units(), shard.schema, looks
 
     @cached_property
@@ -269,7 +272,7 @@ class Dataset:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns over all shards (those of `columns`), types widened where nothing is lost."""
+        """The columns over all shards (those of `columns`), types widened where nothing is lost. Raises `RecipeError`, `DataError`."""
         schema = self._scan[1]
         if self.columns is None:
             return schema

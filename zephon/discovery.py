@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from zephon.errors import DataError, PluginError, RecipeError, unknown
+from zephon.errors import DataError, PluginError, RecipeError, Where, ZephonError, unknown, wrap
 from zephon.keys import key
 from zephon.plugin import FileInfo, OpenShard, Reader, Shard, Store
 from zephon.registry import available, load, noted
@@ -137,7 +137,18 @@ def _candidates(store: Store, files: Sequence[FileInfo]) -> tuple[list[_Claim], 
             broken.append(str(error))
             continue
         directories = {f.path[: -len(_name(f.path))] for f in files if _name(f.path) in reader.index_files}
-        if (directories or any(_suffix(reader, f.path) for f in files)) and reader.claims(store, files):
+        if not directories and not any(_suffix(reader, f.path) for f in files):
+            continue
+        try:
+            claimed = reader.claims(store, files)
+        except (ZephonError, OSError):  # the files or the store, not the reader
+            raise
+        except Exception as error:  # noqa: BLE001 - a broken plug-in must not break the others
+            (whose,) = available("zephon.formats")[name]
+            broken.append(f"{whose.target} of {whose.distribution} fails to say whether it knows files: {wrap(error, Where())}")
+            _log.warning("%s", broken[-1])
+            continue
+        if claimed:
             claims.append(_Claim(reader, directories))
     times = Counter(directory for claim in claims for directory in claim.directories)
     for directory in sorted(d for d, count in times.items() if count > 1)[:_ASK]:

@@ -1,7 +1,7 @@
 """What can go wrong, and where.
 
 * ZephonError
-  x RecipeError      wrong before the run starts: settings, schemas, composition
+  x RecipeError      wrong whatever the records are: settings, schemas, composition
   x PluginError      a reader or operator is unknown, broken or claimed twice
   x DataError        a record, file or operator failed; `.where` says which
     . LimitError     too much of the data can't be used
@@ -79,7 +79,7 @@ def _rebuild(kind: type[ZephonError], message: str, where: Where, hint: str | No
 
 
 class RecipeError(ZephonError, ValueError):
-    """Something in the recipe is wrong; raised before the run starts."""
+    """Something in the recipe is wrong; raised before the run starts, or at the first records of a type that is only known then."""
 
 
 class PluginError(ZephonError):

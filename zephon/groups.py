@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,14 +85,29 @@ def column(group: pa.RecordBatch, name: str) -> ArrowArray:
     """The column `name`; a missing one is a `DataError` that lists what there is."""
     index = group.schema.get_field_index(name)
     if index < 0:
+        check_names(group.schema)
         raise DataError(f"column {name!r} is missing; the group has {', '.join(user_columns(group.schema)) or 'none'}")
     return group.column(index)
+
+
+def check_names(schema: pa.Schema, asked: Container[str] | None = None) -> None:
+    """Raise `DataError` where two columns (of those that are asked for) have one name: nobody could say which is meant."""
+    if len(set(schema.names)) < len(schema.names):
+        twice = next((n for n, count in Counter(schema.names).items() if count > 1 and (asked is None or n in asked)), None)
+        if twice is not None:
+            raise DataError(f"there are several columns of the name {twice!r}", hint="give each a name of its own")
 
 
 def ints(group: pa.RecordBatch, name: str) -> IntArray:
     """An integer column without nulls as a numpy view (no copy)."""
     values: IntArray = to_numpy(column(group, name))
     return values
+
+
+def provenance(group: pa.RecordBatch, name: str, *, unknown: int) -> IntArray:
+    """A provenance column as numpy, `unknown` in each row where the group doesn't have it."""
+    there = group.schema.get_field_index(name) >= 0
+    return ints(group, name) if there else np.full(group.num_rows, unknown, dtype=np.int64)
 
 
 def list_parts(array: ArrowArray) -> tuple[IntArray, IntArray]:
@@ -147,7 +163,8 @@ def nbytes(group: pa.RecordBatch) -> int:
 
 _LIST, _STRUCT = pa.list_(pa.int32()).id, pa.struct([]).id
 _SHOWING = {pa.string_view().id, pa.binary_view().id, pa.list_view(pa.int32()).id, _STRUCT}
-_WIDTHS = {pa.int32().id: 4, pa.int64().id: 8}
+WIDTHS = {pa.int32().id: 4, pa.int64().id: 8}
+"""Bytes of a value, of the types that most columns without nulls have: provenance and token ids. They are asked for by number."""
 
 
 def shows(kind: Any) -> bool:
@@ -160,8 +177,8 @@ def shows(kind: Any) -> bool:
 
 def _shown(array: ArrowArray) -> int:
     kind = array.type
-    if kind.id in _WIDTHS and not array.null_count:
-        return _WIDTHS[kind.id] * len(array)
+    if kind.id in WIDTHS and not array.null_count:
+        return WIDTHS[kind.id] * len(array)
     if pa.types.is_list_view(kind):
         return int(list_lengths(array).sum() * (kind.value_type.bit_width // 8)) + 8 * len(array)
     if not shows(kind):

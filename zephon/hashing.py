@@ -10,9 +10,7 @@ import pyarrow as pa
 import xxhash
 
 from zephon.arrays import list_sizes, to_arrow, to_numpy
-from zephon.groups import ArrowArray, byte_span, is_view, shows, view_lengths, view_values
-
-_WIDTHS = (pa.int32().id, pa.int64().id)
+from zephon.groups import WIDTHS, ArrowArray, byte_span, is_view, shows, view_lengths, view_values
 
 
 def hash_group(group: pa.RecordBatch, *, seed: int = 0) -> int:
@@ -30,7 +28,7 @@ def hash_group(group: pa.RecordBatch, *, seed: int = 0) -> int:
 def hash_array(digest: Any, array: ArrowArray) -> None:
     """Feed the type, the number of values and the values."""
     kind = array.type
-    if kind.id in _WIDTHS and not array.null_count:  # provenance and token ids: quicker than all the questions below
+    if kind.id in WIDTHS and not array.null_count:  # quicker than all the questions below
         digest.update(f"{kind}{len(array)}".encode())
         _hash_fixed(digest, array)
         return

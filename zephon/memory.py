@@ -17,24 +17,30 @@ from zephon.keys import key
 from zephon.plugin import OpenShard, Shard, Units
 from zephon.shards import Shards
 
+Rows = Sequence[Mapping[str, Any]] | pa.Table | pa.RecordBatch
 _UNIT_ROWS = 1 << 16
 
 
 class InMemoryShard:
     """Rows in memory, for `Dataset.from_dict`."""
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        self.rows = list(rows)
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows if isinstance(rows, pa.Table | pa.RecordBatch) else list(rows)
 
 
-def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Records as an Arrow table. Lists and dicts that have no common type become their JSON text, as the JSONL reader has it: of chats,
-    the content of one message is often a text and that of another a list of parts.
+def table_of(rows: Rows) -> pa.Table:
+    """Records as an Arrow table; a table stays what it is. Lists and dicts that have no common type become their JSON text, as the
+    JSONL reader has it: of chats, the content of one message is often a text and that of another a list of parts.
 
     Raises:
         DataError: a record is no mapping or has a name that is no text; other values of a column that don't go together, or such lists
             that JSON can't hold.
     """
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    rows = list(rows)
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise DataError(f"a record is a dict, not {row!r:.60}", where=Where(row=number))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from zephon.checks import whole_or_none
+from zephon.checks import number, whole_or_none
 from zephon.cores import core_share, memory_share
 from zephon.engine.faults import POLICIES, Policy
 from zephon.errors import RecipeError, unknown
@@ -16,7 +16,11 @@ RunnerName = Literal["inline", "threads", "processes", "ray"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Settings of `Pipeline.options`. Only `lanes`, `flush_every_chunks` and the policies for bad records change any byte."""
+    """Settings of `Pipeline.options`. Only those that say that they are part of the recipe change any byte.
+
+    Raises:
+        RecipeError: a value that can't be.
+    """
 
     lanes: int | None = None
     """Part of the recipe. The independent streams that a global batch is cut across; default: `dp_size`."""
@@ -74,7 +78,9 @@ class Options:
     aggregate_dir: str | None = None
     """A folder that all ranks see: `checkpoint()` then returns the merged state of all ranks."""
     aggregate_timeout_s: float = 120.0
+    """How long `checkpoint()` waits there for the other ranks."""
     run_id: str | None = None
+    """The subfolder of `aggregate_dir` for this run's states; default: `run`."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -95,10 +101,10 @@ class Options:
         _check_resources(self.resources)
         for name in ("max_failures", "max_failures_in_a_row", "dp_rank"):
             object.__setattr__(self, name, whole_or_none(name, getattr(self, name), least=0))
-        if self.switch_interval_s is not None and not self.switch_interval_s > 0:
-            raise RecipeError(f"switch_interval_s is {self.switch_interval_s!r}; it must be > 0, or None")
-        if not self.watchdog_s > 0:
-            raise RecipeError(f"watchdog_s is {self.watchdog_s!r}; it must be > 0")
+        if self.switch_interval_s is not None:
+            number("switch_interval_s", self.switch_interval_s, 0, above=True)
+        for name in ("watchdog_s", "aggregate_timeout_s"):
+            number(name, getattr(self, name), 0, above=True)
         if self.agree is not None and not callable(self.agree):
             raise RecipeError(f"agree is {self.agree!r}; it must be a function (bool) -> bool")
         if self.runner not in get_args(RunnerName):

@@ -40,9 +40,17 @@ class Pipeline:
     everybody's. `on_error=` may be given with every operator.
 
     Iterating gives `Batch` objects: from the restored state if `restore` was called since the last iteration, else from the beginning.
+
+    Raises:
+        RecipeError: `source` is neither a source nor a data set; later, a setting, an option or an order of steps that doesn't fit.
     """
 
     def __init__(self, source: StaticMixtureWorkSource | Dataset) -> None:
+        if not isinstance(source, StaticMixtureWorkSource | Dataset):
+            raise RecipeError(
+                f"a pipeline takes a source or a data set, got {type(source).__name__}",
+                hint="several data sets: StaticMixtureWorkSource(datasets, mixture)",
+            )
         self.source = source if isinstance(source, StaticMixtureWorkSource) else StaticMixtureWorkSource([source])
         self._steps: list[tuple[Operator, Policy | None]] = []
         self._options = Options()
@@ -56,7 +64,7 @@ class Pipeline:
     # --------------------------------------------------------------------------------------------------- building
 
     def then(self, operator: Operator, *, on_error: Policy | None = None) -> Pipeline:
-        """Add an operator object."""
+        """Add an operator object. Raises `RecipeError` where it isn't one, or comes after `batch`."""
         if not isinstance(operator, Operator):
             raise RecipeError(
                 f"then() takes an operator, got {type(operator).__name__}", hint="for a function use map, filter or map_batches"
@@ -146,7 +154,7 @@ class Pipeline:
         return self
 
     def ensure_mixture(self, mixture: MixtureSpec | Mapping[str, float] | None = None) -> Pipeline:
-        """Nothing to do, since a source draws its mixture exactly, in every prefix of a lane and over the lanes of a step.
+        """Nothing to do, since a source keeps its mixture by itself, in every prefix of a lane and over the lanes of a step.
 
         Raises:
             RecipeError: `mixture` is given and isn't the source's.
@@ -325,7 +333,7 @@ class Pipeline:
 
         `in + added = out + replayed + sum(dropped.values()) + in_flight`; after the end of a finite run nothing is in flight.
         What a packer adds or leaves out without a word of its own (pads that align documents) is known when its window ends: until then
-        it is in flight, or, as far as more went out than came in, added.
+        it is in flight, or, as far as more went out than came in, added. Raises `RecipeError` where nothing has run yet.
         """
         if self._last is None:
             raise RecipeError("nothing has run yet", hint="accounting() reports on the last iteration")
@@ -337,7 +345,10 @@ class Pipeline:
         return explain(settled.source, settled.datasets, settled.steps, settled.options, settled.cutting, self._last)
 
     def stats(self) -> dict[str, Any]:
-        """What the last iteration has done so far: bytes held, units read, sequences, padding, times, and the bottleneck in a sentence."""
+        """What the last iteration has done so far: bytes held, units read, sequences, padding, times, and the bottleneck in a sentence.
+
+        An empty dict where nothing has run yet.
+        """
         return {} if self._last is None else stats_report(self._last)
 
     def to_torch_dataset(self, stateful: bool = True) -> Any:
@@ -358,7 +369,11 @@ class Pipeline:
 
 
 def make_operator(operator: type[Operator], values: tuple[Any, ...], settings: dict[str, Any]) -> Operator:
-    """An operator from its class and settings; positional values fill the fields in their order. Unknown settings are an error."""
+    """An operator from its class and settings; positional values fill the fields in their order.
+
+    Raises:
+        RecipeError: a setting is unknown, missing, given twice, or doesn't fit.
+    """
     names = [f.name for f in fields(operator) if f.init]
     if len(values) > len(names):
         raise RecipeError(f"operator {operator.name!r} takes at most {len(names)} settings, got {len(values)}")

@@ -22,7 +22,7 @@ def make_operator(
     values: tuple[typing.Any, ...],
     settings: dict[str, typing.Any],
 ) -> zephon.plugin.Operator:
-    """An operator from its class and settings; positional values fill the fields in their order. Unknown settings are an error."""
+    """An operator from its class and settings; positional values fill the fields in their order."""
 
 class Pipeline:
     """A source and the steps after it. Builders change the pipeline in place and return it; nothing runs before `next()`."""
@@ -37,7 +37,7 @@ class Pipeline:
         *,
         on_error: typing.Literal['raise', 'skip', 'quarantine'] | None = None,
     ) -> Pipeline:
-        """Add an operator object."""
+        """Add an operator object. Raises `RecipeError` where it isn't one, or comes after `batch`."""
     def batch(
         self,
         microbatch_size: int = 1,
@@ -119,7 +119,7 @@ class Pipeline:
         self,
         mixture: zephon.plan.mixture.MixtureSpec | collections.abc.Mapping[str, float] | None = None,
     ) -> Pipeline:
-        """Nothing to do, since a source draws its mixture exactly, in every prefix of a lane and over the lanes of a step."""
+        """Nothing to do, since a source keeps its mixture by itself, in every prefix of a lane and over the lanes of a step."""
     @property
     def ws(
         self,

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from zephon import errors, groups, keys
 from zephon.errors import DataError, PluginError, RecipeError, Where, at
+from zephon.views import buffers
 
 __all__ = [
     "Accumulator",
@@ -46,6 +47,7 @@ __all__ = [
     "Store",
     "Units",
     "at",
+    "buffers",
     "errors",
     "groups",
     "keys",
@@ -248,7 +250,8 @@ Apply = Callable[[pa.RecordBatch], "pa.RecordBatch | Outcome"]
 
 @dataclass(frozen=True, kw_only=True)
 class Operator(ABC):
-    """One step of a recipe. Its fields are its settings, all of them and nothing else: they make the fingerprint.
+    """One step of a recipe. Its fields are its settings, all of them and nothing else: they make the fingerprint. (Those that can change
+    no byte, `field(metadata={"recipe": False})`, are left out.)
 
     A subclass is a frozen dataclass of plain values. What is heavy or cannot be pickled (a tokenizer, a decoder)
     is made in `bind`, which runs once in each worker.
@@ -275,7 +278,7 @@ class Operator(ABC):
 
     def viewed_inputs(self) -> tuple[str, ...]:
         """Input columns of text or bytes, or structs or lists of them, that it takes as Arrow's view types, too: where it is the first
-        operator, their values needn't be copied for it. `zephon.views.buffers` shows those of either kind."""
+        operator, their values needn't be copied for it. `buffers` shows those of either kind."""
         return ()
 
     def viewed_outputs(self) -> tuple[str, ...]:

@@ -14,8 +14,12 @@ from typing import Any, Literal
 
 from zephon.errors import PluginError, unknown
 from zephon.notes import Notes
+from zephon.plugin import Operator, Reader
 
 Group = Literal["zephon.formats", "zephon.operators", "zephon.image_policies"]
+
+_BASES: dict[Group, type[Any]] = {"zephon.formats": Reader, "zephon.operators": Operator}
+"""What a group's classes are subclasses of. The core doesn't know image policies: who takes one looks at it."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ def load(group: Group, name: str) -> type[Any]:
 
     Raises:
         PluginError: nobody has that name (with the nearest one), two packages have it, its module doesn't import
-            (with the package to install), or it isn't a class of that name.
+            (with the package to install), or it isn't a class of that name and kind.
     """
     claims = available(group).get(name)
     if not claims:
@@ -135,14 +139,26 @@ def load(group: Group, name: str) -> type[Any]:
             f"{name!r} of {claim.distribution} {claim.version} can't be imported: {error}",
             hint=f"install {missing!r}, for example with `pip install '{claim.distribution}[{name}]'`",
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that was meant to be run ends the program
         raise PluginError(
             f"{name!r} of {claim.distribution} {claim.version} fails on import: {type(error).__name__}: {error}"
         ) from error
+    return _checked(group, claim, target)
+
+
+def _checked(group: Group, claim: Claim, target: Any) -> type[Any]:
+    """What an entry point gave, as a class; raises `PluginError` for what would fail later in words that don't name the package."""
     if not isinstance(target, type):
-        raise PluginError(f"entry point {name!r} of {claim.distribution} is {target!r}; it must be a class")
-    if getattr(target, "name", None) != name:
+        raise PluginError(f"entry point {claim.name!r} of {claim.distribution} is {target!r}; it must be a class")
+    base = _BASES.get(group)
+    if base is not None and not issubclass(target, base):
+        raise PluginError(f"{claim.target} of {claim.distribution} must be a subclass of zephon.plugin.{base.__name__}")
+    if getattr(target, "name", None) != claim.name:
         raise PluginError(
-            f"{claim.target} of {claim.distribution} calls itself {getattr(target, 'name', None)!r}, its entry point {name!r}"
+            f"{claim.target} of {claim.distribution} calls itself {getattr(target, 'name', None)!r}, its entry point {claim.name!r}"
         )
+    for mark in ("suffixes", "index_files") if base is Reader else ():
+        value = getattr(target, mark)
+        if not (isinstance(value, tuple) and all(isinstance(one, str) and one for one in value)):
+            raise PluginError(f"{mark} of {claim.target} of {claim.distribution} must be a tuple of texts, not {value!r}")
     return target

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from zephon.integrations.torch import ZephonIterableDataset, agree_over, dp_options_from_env, make_torch_dataset
+from zephon.integrations.torch import ZephonIterableDataset, agree_over, collate, dp_options_from_env, make_torch_dataset
 
-__all__ = ["ZephonIterableDataset", "agree_over", "dp_options_from_env", "make_torch_dataset"]
+__all__ = ["ZephonIterableDataset", "agree_over", "collate", "dp_options_from_env", "make_torch_dataset"]

@@ -38,7 +38,7 @@ TOKEN_ALIGNED = ("attention_mask", "token_type_ids", "special_tokens_mask", "mm_
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """The settings of `Batch.to_training`; see there."""
+    """The settings of `Batch.to_training`; see there, also for what is raised."""
 
     tokens_field: str = groups.TOKENS
     return_labels: bool = True
@@ -87,10 +87,11 @@ def training_fields(
     collators: Sequence[Collates] = (),
     collator_options: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The fields by name, as what `options.dtype` asks for. The arrays are new: writable, nothing shared with `group`.
+    """The fields by name, as what `options.dtype` asks for. The arrays are new, writable, and share nothing with `group`, unless
+    a collator says otherwise (pixels as they were rendered are `group`'s own memory).
 
     `token_columns` are further columns with one number per token, beyond those of `TOKEN_ALIGNED`; `collators` are the operators that
-    take part, `collator_options` the values of their keywords.
+    take part, `collator_options` the values of their keywords. Raises as `Batch.to_training` does.
     """
     output = Output.of(options.dtype)
     rows = TokenRows.of(group, options, empty)

@@ -1,1 +1,1 @@
-"""Readers of file formats; each module is one entry point of the group `zephon.formats`, against `zephon.plugin` alone."""
+"""Readers of file formats; each module is one entry point of `zephon.formats`, against `zephon.plugin` and the helpers under it."""

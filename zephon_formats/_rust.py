@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from zephon.plugin import DataError, errors
 
 _NOISE = re.compile(r"\s*(stack )?backtrace:.*|, [^\s,]*\.rs:\d+:\d+", re.DOTALL | re.IGNORECASE)
 """A backtrace, and places in the library's source."""
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _TEXT = 600
 
 
@@ -29,6 +31,18 @@ def foreign_errors(what: str) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise DataError(f"{what}: {said(error)}", trace=errors.trace_of(error)) from error
+
+
+@contextmanager
+def system_errors() -> Iterator[None]:
+    """What the system refused, a full disk say, and the library tells in words, becomes the `OSError` that it was."""
+    try:
+        yield
+    except Exception as error:
+        found = _OS_ERROR.search(str(error))
+        if found is None or isinstance(error, OSError):
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
 
 
 def said(error: BaseException) -> str:

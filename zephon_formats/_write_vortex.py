@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from zephon.plugin import PluginError
+from zephon_formats._rust import system_errors
 from zephon_formats._write_parts import throw_away
 
 
@@ -29,7 +30,8 @@ class VortexWriter:
     def close(self) -> None:
         """See `ShardWriter.close`."""
         reader = pa.RecordBatchReader.from_batches(self._schema, self._held)
-        self._vortex.io.write(reader, self._path)
+        with system_errors():
+            self._vortex.io.write(reader, self._path)
         self._held = []
 
     def abort(self) -> None:

@@ -19,6 +19,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
+from zephon import groups
 from zephon.plugin import DataError, FileInfo, OpenShard, Reader, RecipeError, Shard, ShardWriter, Store, Units, at
 from zephon_formats._arrow_folders import data_files
 from zephon_formats._arrow_index import ROWS, ArrowIndex, cut_units, load_index, read_schema
@@ -106,11 +107,7 @@ class _OpenArrow:
         self, reader: Arrow, shard: Shard, index: ArrowIndex, batches: Batches, path: str | None, version: str
     ) -> None:
         schema = batches.schema
-        twice = (
-            {name for name in schema.names if schema.names.count(name) > 1} if len(set(schema.names)) < len(schema) else set()
-        )
-        if twice:
-            raise DataError(f"the file has several columns of the name {min(twice)!r}")
+        groups.check_names(schema)
         self.schema: pa.Schema = pa.schema([pa.field(f.name, ordinary_type(f.type)) for f in schema])
         self._shard, self._path, self._version = shard, path, version
         self._batches: Batches | None = batches

@@ -116,13 +116,7 @@ class _OpenParquet:
     """One shard's footer. Each read opens the file anew with that footer, so reads share nothing."""
 
     def __init__(self, reader: Parquet, store: Store, shard: Shard, footer: pq.FileMetaData, schema: pa.Schema) -> None:
-        twice = (
-            {name for name in schema.names if schema.names.count(name) > 1}
-            if len(set(schema.names)) < len(schema.names)
-            else ()
-        )
-        if twice:
-            raise DataError(f"the file has several columns of the name {min(twice)!r}")
+        groups.check_names(schema)
         self._store, self._shard, self._footer = store, shard, footer
         self._told = Told(shard.path) if reader.bad_text == "replace" else None
         stored = pa.schema([pa.field(f.name, ordinary_type(f.type)) for f in schema])
@@ -132,15 +126,15 @@ class _OpenParquet:
                 stored = stored.remove(stored.get_field_index(name))
             stored = stored.append(pa.field(name, pa.type_for_alias(shard.extra["types"][name])))
         self.schema: pa.Schema = stored
-        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-        self._rows = np.array([g.num_rows for g in groups], dtype=np.int64)
+        row_groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        self._rows = np.array([g.num_rows for g in row_groups], dtype=np.int64)
         self._begins = np.cumsum(self._rows) - self._rows
-        self._nbytes = np.array([g.total_byte_size for g in groups], dtype=np.int64)
+        self._nbytes = np.array([g.total_byte_size for g in row_groups], dtype=np.int64)
         self._closed = False
-        if len(groups) > _MANY_GROUPS and footer.num_rows < _TINY_GROUP * len(groups):
+        if len(row_groups) > _MANY_GROUPS and footer.num_rows < _TINY_GROUP * len(row_groups):
             _log.warning(
                 "%s has %d row groups of %d rows on average; its footer alone takes %d bytes and reads are slow: write larger row groups",
-                shard.path, len(groups), footer.num_rows // len(groups), footer.serialized_size,
+                shard.path, len(row_groups), footer.num_rows // len(row_groups), footer.serialized_size,
             )  # fmt: skip
 
     def units(self) -> Units:

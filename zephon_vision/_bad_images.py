@@ -91,8 +91,7 @@ class LostImages:
 
 def components_of(group: pa.RecordBatch) -> list[int]:
     """The data set of each row by its number in the mixture, -1 where that isn't known."""
-    known = group.schema.get_field_index(groups.COMPONENT) >= 0
-    return groups.ints(group, groups.COMPONENT).tolist() if known else [-1] * group.num_rows
+    return groups.provenance(group, groups.COMPONENT, unknown=-1).tolist()  # type: ignore[no-any-return]
 
 
 def reason(error: str, *, blank: bool = False) -> str:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import base64
 import mmap
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote, unquote_to_bytes
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zephon.arrays import list_sizes
+from zephon.arrays import list_sizes, struct_parts
 from zephon.errors import DataError, RecipeError
-from zephon.views import buffers
+from zephon.plugin import buffers
 
 ArrowArray = Any
 # by number: `pyarrow.types` asks a function for each kind
@@ -33,25 +34,36 @@ MISSING = "missing"
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
-def is_text(kind: Any) -> bool:
-    """Whether it is text of any layout: the path of an image, or its data URL."""
-    return kind.id in _TEXTS
-
-
 def check_image_type(kind: Any, column: str) -> None:
     """Raises `RecipeError` where a column of this type holds no images."""
-    if kind.id in _LISTS:
-        kind = kind.value_type
-    number = kind.id
-    if number == _STRUCT:
-        if {"bytes", "path"} & {field.name for field in kind}:
-            return
-    elif number in _BYTES or number in _TEXTS or number == _NULL:
-        return
-    raise RecipeError(
-        f"column {column!r} is {kind}, not images",
-        hint="images are struct<bytes, path>, binary (the file) or string (its path)",
-    )
+    if not _is_image(kind.value_type if kind.id in _LISTS else kind):
+        raise RecipeError(
+            f"column {column!r} is {kind}, not images",
+            hint="images are struct<bytes, path>, binary (the file) or string (its path), or lists of these",
+        )
+
+
+def check_image_lists(kind: Any, column: str) -> None:
+    """The same where it must be lists of images."""
+    if kind.id not in _LISTS and kind.id != _NULL:
+        raise RecipeError(f"column {column!r} is {kind}, not lists of images", hint="interleave() makes them")
+    check_image_type(kind, column)
+
+
+def _is_image(kind: Any) -> bool:
+    if kind.id != _STRUCT:
+        return kind.id in _BYTES or kind.id in _TEXTS or kind.id == _NULL
+    # by name: the order of the fields differs between data sets
+    parts = {field.name: field.type.id for field in kind if field.name in ("bytes", "path")}
+    return bool(parts) and parts.get("bytes", _NULL) in (*_BYTES, _NULL) and parts.get("path", _NULL) in (*_TEXTS, _NULL)
+
+
+def image_parts(array: ArrowArray) -> tuple[ArrowArray, ArrowArray]:
+    """`(bytes, path)` of an array of images in any of the forms that `check_image_type` lets pass."""
+    parts = struct_parts(array) if array.type.id == _STRUCT else {"path" if array.type.id in _TEXTS else "bytes": array}
+    data, path = (parts.get(name, pa.nulls(len(array))) for name in ("bytes", "path"))
+    data = data if data.type.id in _BYTES[:3] else data.cast(pa.binary())
+    return data, path if path.type.id in _TEXTS else path.cast(pa.string())
 
 
 class Images:
@@ -72,17 +84,8 @@ class Images:
             self.counts = [1] * len(array)
             self.offsets = np.arange(len(array) + 1)
         self.values: ArrowArray = values
-        self._bytes: list[memoryview | None] | None = None
-        self._paths: list[str | None] | None = None
-        if values.type.id == _STRUCT:
-            # by name: the order of the fields differs between data sets
-            children = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
-            self._bytes = _blobs(children.get("bytes"))
-            self._paths = _texts(children.get("path"))
-        elif values.type.id in _TEXTS:
-            self._paths = _texts(values)
-        else:
-            self._bytes = _blobs(values)
+        data, path = image_parts(values)
+        self._bytes, self._paths = _blobs(data), _texts(path)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -98,17 +101,16 @@ class Images:
         return row, index - int(self.offsets[row])
 
 
-def _blobs(array: ArrowArray | None) -> list[memoryview | None] | None:
+def _blobs(array: ArrowArray) -> list[memoryview | None] | None:
     """The values of a binary array as memory, without copies."""
-    if array is None or array.type.id == _NULL:
+    if array.null_count == len(array):
         return None
-    shown = buffers(array if array.type.id in _BYTES[:3] else array.cast(pa.binary()))
     # Arrow's buffers hold signed bytes
-    return [None if data is None else data.cast("B") for data in shown]
+    return [None if data is None else data.cast("B") for data in buffers(array)]
 
 
-def _texts(array: ArrowArray | None) -> list[str | None] | None:
-    if array is None or array.null_count == len(array):
+def _texts(array: ArrowArray) -> list[str | None] | None:
+    if array.null_count == len(array):
         return None
     return array.to_pylist()  # type: ignore[no-any-return]
 
@@ -127,7 +129,7 @@ def load_bytes(reference: Reference, media_root: str | None) -> bytes | memoryvi
     if is_data_url(path):
         return from_data_url(path)
     try:
-        with open(local_path(path, media_root), "rb") as file:
+        with _opened(path, media_root) as file:
             return file.read()
     except OSError as error:
         raise DataError(f"unreadable: {path!r}: {error.strerror}") from error
@@ -141,7 +143,7 @@ def mapped(reference: Reference, media_root: str | None) -> Iterator[bytes | mem
         yield load_bytes(reference, media_root)
         return
     try:
-        with open(local_path(path, media_root), "rb") as file:
+        with _opened(path, media_root) as file:
             if os.fstat(file.fileno()).st_size == 0:
                 yield b""
                 return
@@ -150,6 +152,19 @@ def mapped(reference: Reference, media_root: str | None) -> Iterator[bytes | mem
                 yield view
     except OSError as error:
         raise DataError(f"unreadable: {path!r}: {error.strerror}") from error
+
+
+def _opened(path: str, media_root: str | None) -> BinaryIO:
+    """The file, to read. Raises `DataError` for a pipe or a device, which would be waited for or read for ever; else `OSError`."""
+    file = open(local_path(path, media_root), "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise DataError(f"unreadable: {path!r} is a pipe or a device")
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # of a pipe nobody writes into; changes nothing for files
 
 
 def check_media_root(root: str | None, operator: str) -> None:

@@ -168,8 +168,6 @@ def conform(array: Array, kind: Any) -> Array:
 def _shifted(spans: Array, counts: Ints, tokens: Ints, images: Ints) -> Array:
     """Spans of documents as spans of rows: `tokens` and `images` int64[P] are what comes before each document in its row."""
     parts: list[Array] = [spans.field(number) for number in range(len(columns.SPAN))]
-    if spans.null_count or any(part.null_count for part in parts):
-        raise DataError(f"{columns.IMAGE_SPANS!r} holds nulls")
     by_token, by_image = np.repeat(tokens, counts), np.repeat(images, counts)
     shifts = zip(parts, (by_token, by_token, by_image), strict=True)
     moved: list[Array] = [to_arrow((to_numpy(part) + shift).astype(np.int32)) for part, shift in shifts]

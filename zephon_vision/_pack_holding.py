@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from zephon import groups
 from zephon.arrays import list_sizes, to_arrow, to_numpy
-from zephon.errors import DataError, InternalError
+from zephon.errors import DataError, InternalError, RecipeError, Where, at
 from zephon.keys import I64
+from zephon.operators.pack import check_token_columns
 from zephon.plugin import Decision, Drops, place_of
 from zephon_vision import columns
+from zephon_vision._decoders_source import check_image_lists
 from zephon_vision._pack_align import align, aligned_lengths
 from zephon_vision._pack_bins import Bins, Limits
 from zephon_vision._pack_files import Files
@@ -122,9 +123,11 @@ class MultimodalAccumulator:
 
         Raises:
             DataError: columns that contradict each other; a document over a budget, unless those are dropped.
+            RecipeError: a column of another type than it must have.
         """
         if not len(group):
             return []
+        check_types(group.schema, self._token_columns)
         payload = self._payload(group)
         lengths, images, blocks = _measures(payload, group)
         if self._align_to > 1:
@@ -136,7 +139,8 @@ class MultimodalAccumulator:
         lengths, images, blocks = lengths[used], images[used], blocks[used]
         self._held[number] = _Held(payload, used)
         places = np.arange(len(used))
-        provenance = [_provenance(group, name)[used].tolist() for name in (groups.COMPONENT, groups.SHARD, groups.ROW)]
+        names = (groups.COMPONENT, groups.SHARD, groups.ROW)
+        provenance = [groups.provenance(group, name, unknown=0)[used].tolist() for name in names]
         first, self._documents = self._documents, self._documents + len(used)
         every = range(first, self._documents)
         origin = zip([number] * len(used), places.tolist(), lengths.tolist(), blocks.tolist(), *provenance, strict=True)
@@ -169,7 +173,7 @@ class MultimodalAccumulator:
             if name in there:
                 array: Array = groups.column(group, name)
                 known = kind is None or array.type in (kind, columns.SHOWN_IMAGES_TYPE)
-                payload = payload.append_column(name, array if known else conform(array, kind))
+                payload = payload.append_column(name, array if known else _conformed(group, name, kind))
         return payload
 
     def _within_limits(self, group: pa.RecordBatch, lengths: I64, images: I64, blocks: I64) -> tuple[I64, Drops]:
@@ -267,6 +271,36 @@ class MultimodalAccumulator:
         return notes
 
 
+def check_types(schema: pa.Schema, token_columns: Sequence[str]) -> None:
+    """Raise `RecipeError` where a column that is packed is of a type that can't be."""
+    check_token_columns(schema, token_columns)
+    for name, wanted in (
+        (columns.IMAGE_PLANS, columns.IMAGE_PLANS_TYPE),
+        (columns.IMAGE_SPANS, columns.IMAGE_SPANS_TYPE),
+        (columns.IMAGE_BLOCKS, pa.int32()),
+    ):
+        columns.check_type(schema, name, wanted, "tokenize_interleaved() makes it")
+    if schema.get_field_index(columns.IMAGES) >= 0:
+        kind: Any = schema.field(columns.IMAGES).type
+        check_image_lists(kind, columns.IMAGES)
+        if not pa.types.is_null(kind) and not (pa.types.is_struct(kind.value_type) or pa.types.is_null(kind.value_type)):
+            raise RecipeError(
+                f"column {columns.IMAGES!r} is {kind}, not {columns.IMAGES_TYPE}", hint="tokenize_interleaved() makes it so"
+            )
+
+
+def _conformed(group: pa.RecordBatch, name: str, kind: Any) -> Array:
+    """A column as `kind`. Raises `DataError` naming the first row with a value that can't be so."""
+    array: Array = groups.column(group, name)
+    try:
+        return conform(array, kind)
+    except DataError:
+        for row in range(len(array)):
+            with at(**vars(place_of(group, row))):
+                conform(array.slice(row, 1), kind)
+        raise
+
+
 def _runs(group: pa.RecordBatch, rows: I64) -> list[pa.RecordBatch]:
     """The rows in order, in as few slices as there are runs."""
     starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
@@ -292,7 +326,8 @@ def _measures(payload: pa.RecordBatch, group: pa.RecordBatch) -> tuple[I64, I64,
     if len(wrong):
         row = int(wrong[0])
         raise DataError(f"a document has {int(images[row])} images and {int(plans[row])} plans", where=place_of(group, row))
-    return tokens, images, _blocks(payload)
+    _check_spans(payload, group)
+    return tokens, images, _blocks(payload, group)
 
 
 def _counts(payload: pa.RecordBatch, name: str) -> I64:
@@ -302,7 +337,23 @@ def _counts(payload: pa.RecordBatch, name: str) -> I64:
     return list_sizes(groups.column(payload, name))
 
 
-def _blocks(payload: pa.RecordBatch) -> I64:
+def _check_spans(payload: pa.RecordBatch, group: pa.RecordBatch) -> None:
+    """Raise `DataError` naming the first document with a span that doesn't say from where to where, or of which image."""
+    if payload.schema.get_field_index(columns.IMAGE_SPANS) < 0:
+        return
+    spans = groups.column(payload, columns.IMAGE_SPANS)
+    parts = spans.flatten().flatten()
+    if any(part.null_count for part in parts):
+        gone = np.any([to_numpy(part.is_null()) for part in parts], axis=0)
+        raise DataError(f"{columns.IMAGE_SPANS!r} holds nulls", where=_place(group, spans, gone))
+
+
+def _place(group: pa.RecordBatch, lists: Array, which: npt.NDArray[np.bool_]) -> Where:
+    """Where the row is from that has the first of those elements of a list column."""
+    return place_of(group, int(np.searchsorted(np.cumsum(list_sizes(lists)), int(np.argmax(which)), side="right")))
+
+
+def _blocks(payload: pa.RecordBatch, group: pa.RecordBatch) -> I64:
     """int64[N]: blocks per document, as told, else from the plans."""
     index = payload.schema.get_field_index(columns.IMAGE_BLOCKS)
     if index >= 0:
@@ -314,8 +365,9 @@ def _blocks(payload: pa.RecordBatch) -> I64:
     plans = groups.column(payload, columns.IMAGE_PLANS)
     # the third number of a plan is its blocks (`Plan.pack`)
     numbers = plans.flatten().field("numbers")
-    if numbers.null_count or (len(numbers) and pc.min(numbers.value_lengths()).as_py() < _BLOCKS + 1):
-        raise DataError(f"{columns.IMAGE_PLANS!r} holds something that is no plan")
+    short = list_sizes(numbers) <= _BLOCKS  # a null has no numbers
+    if short.any():
+        raise DataError(f"{columns.IMAGE_PLANS!r} holds something that is no plan", where=_place(group, plans, short))
     offsets, values = groups.list_parts(numbers)
     return _sums(values[offsets[:-1] + _BLOCKS].astype(np.int64), _counts(payload, columns.IMAGE_PLANS))
 
@@ -336,10 +388,3 @@ def _sums(values: I64, counts: I64) -> I64:
     ends = np.cumsum(counts)
     sums: I64 = before[ends] - before[ends - counts]
     return sums
-
-
-def _provenance(group: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
-    """A provenance column; zeros where the group has none."""
-    if group.schema.get_field_index(name) < 0:
-        return np.zeros(group.num_rows, dtype=np.int64)
-    return groups.ints(group, name)

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups
-from zephon.arrays import to_numpy
+from zephon.arrays import struct_parts, to_numpy
 from zephon.errors import DataError, InternalError, RecipeError
 from zephon.keys import I64
 from zephon_vision import columns
-from zephon_vision._decoders_source import check_image_type, is_text, mapped
+from zephon_vision._decoders_source import image_parts, mapped
 from zephon_vision._inherited import Exif, size_of
 from zephon_vision._taking import references, taken
 from zephon_vision._tokens_vocabulary import I32, U8
@@ -206,25 +206,8 @@ class GroupImages:
 
 def list_values(array: Any, name: str) -> tuple[I64, Any]:
     """`(offsets int64[N+1] from 0, values)` of a list column without null rows; only the values of these rows."""
-    if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
-        raise DataError(f"column {name!r} is {array.type}, not a list")
     if array.null_count:
         raise DataError(f"column {name!r} is null in a row")
     ends = to_numpy(array.offsets).astype(np.int64)
     first, last = (int(ends[0]), int(ends[-1])) if len(ends) else (0, 0)
     return ends - first, array.values.slice(first, last - first)
-
-
-def image_parts(array: Any) -> tuple[Any, Any]:
-    """`(bytes, path)` of an array of images, in any of the forms that `probe_images` takes."""
-    check_image_type(array.type, columns.IMAGES)
-    parts = struct_parts(array) if pa.types.is_struct(array.type) else {"path" if is_text(array.type) else "bytes": array}
-    data, path = (parts.get(field.name, pa.nulls(len(array), field.type)) for field in columns.IMAGE_REF)
-    if pa.types.is_null(data.type) or pa.types.is_fixed_size_binary(data.type):
-        data = data.cast(pa.binary())
-    return data, path.cast(pa.string()) if pa.types.is_null(path.type) else path
-
-
-def struct_parts(array: Any) -> dict[str, Any]:
-    """The fields of a struct array by name."""
-    return {f.name: part for f, part in zip(array.type, array.flatten(), strict=True)}

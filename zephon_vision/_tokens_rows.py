@@ -9,10 +9,11 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from zephon import groups
+from zephon.arrays import struct_parts
 from zephon.errors import DataError
 from zephon_vision import columns
 from zephon_vision._bad_images import reason
-from zephon_vision._tokens_images import BLANK, GroupImages, Planned, Planner, list_values, struct_parts
+from zephon_vision._tokens_images import BLANK, GroupImages, Planned, Planner, list_values
 from zephon_vision.chat.base import IMAGE, SPECIAL, TEXT, Message, Part, Renderer, Script, Writer
 from zephon_vision.policies.base import Plan
 

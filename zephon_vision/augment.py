@@ -51,8 +51,9 @@ class PixelOperator(Operator):
             if schema.get_field_index(name) < 0:
                 raise RecipeError(
                     f"{self.name}: {unknown('column', name, groups.user_columns(schema))}",
-                    hint="decode images first: decode_images()",
+                    hint=_FIRST,
                 )
+        _check_types(schema)
         return schema
 
     def bind(self) -> Apply:
@@ -349,8 +350,17 @@ def _through(blocks: Blocks, change: Callable[[Any], Any]) -> Blocks:
     return change(torch.from_numpy(blocks.copy())).numpy()  # type: ignore[no-any-return]
 
 
+def _check_types(schema: pa.Schema) -> None:
+    columns.check_type(schema, columns.PIXELS, columns.PIXELS_TYPE, _FIRST)
+    columns.check_type(schema, columns.PIXEL_SHAPES, columns.PIXEL_SHAPES_TYPE, _FIRST)
+
+
+_FIRST = "decode images first: decode_images()"
+
+
 def _apply(group: pa.RecordBatch, work: Callable[[Blocks, Draw], Blocks], random: tuple[str, int] | None) -> pa.RecordBatch:
     pixels, shapes = groups.column(group, columns.PIXELS), groups.column(group, columns.PIXEL_SHAPES)
+    _check_types(group.schema)
     counts = list_sizes(pixels)
     if not np.array_equal(counts, list_sizes(shapes)):
         raise DataError(f"{columns.PIXELS!r} and {columns.PIXEL_SHAPES!r} are not parallel")

@@ -57,15 +57,18 @@ class BalanceCost(SelectOperator):
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         """The same schema. Raises `RecipeError` where the cost is no number."""
-        kind = schema.field(self.column).type
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-            raise RecipeError(f"balance_cost: column {self.column!r} is {kind}; a cost is a number")
+        _check_cost(schema.field(self.column).type, self.column)
         return schema
 
     def selector(self, where: LaneWindow) -> Selector:
         """For one lane and window; what it draws depends on neither."""
         seed = where.seed if self.seed is None else self.seed
         return _Balancing(self.column, seed, span=self.steps * where.per_step, place=where.first)
+
+
+def _check_cost(kind: pa.DataType, column: str) -> None:
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+        raise RecipeError(f"column {column!r} is {kind}, not numbers: a cost is one", hint="name the cost with column=")
 
 
 class _Balancing:
@@ -82,6 +85,7 @@ class _Balancing:
     def add(self, rows: pa.RecordBatch) -> I64:
         """See `Selector`: whole spans, ordered."""
         costs: Any = groups.column(rows, self._column)
+        _check_cost(costs.type, self._column)
         if costs.null_count:
             raise DataError(f"balance_cost: {costs.null_count} of {len(costs)} rows have no {self._column!r}")
         self._costs = np.concatenate([self._costs, to_numpy(costs).astype(np.float64)])

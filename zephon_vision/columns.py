@@ -11,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from zephon.errors import RecipeError
+
 SEGMENTS = "segments"
 IMAGES = "images"
 IMAGE_INFO = "image_info"
@@ -83,3 +85,36 @@ DOCUMENT_ALIGNMENT = "document_alignment"
 its length."""
 IMAGE_TOKENS = "image_tokens"
 """int32 per row: the tokens that stand for images, wrappers included."""
+
+
+def check_type(schema: pa.Schema, column: str, wanted: Any, hint: str) -> None:
+    """Raise `RecipeError` where a column, if it is there, is not as `wanted`, one of the types above or a part of one.
+
+    Struct fields are found by name, and there may be more; numbers, texts and bytes may be of any width; nulls fit everywhere.
+    """
+    index = schema.get_field_index(column)
+    kind = wanted if index < 0 else schema.field(index).type
+    if kind != wanted and not _fits(kind, wanted):
+        raise RecipeError(f"column {column!r} is {kind}, not {wanted}", hint=hint)
+
+
+def _fits(kind: Any, wanted: Any) -> bool:
+    t = pa.types
+    kind = kind.value_type if t.is_dictionary(kind) else kind
+    if t.is_null(kind):
+        return True
+    if t.is_struct(wanted):
+        there = {field.name: field.type for field in kind} if t.is_struct(kind) else {}
+        return all(field.name in there and _fits(there[field.name], field.type) for field in wanted)
+    if t.is_list(wanted):
+        return (t.is_list(kind) or t.is_large_list(kind)) and _fits(kind.value_type, wanted.value_type)
+    return any(of_wanted(wanted) and fits(kind) for of_wanted, *tests in _FAMILIES for fits in (of_wanted, *tests))
+
+
+_FAMILIES: Any = (
+    (pa.types.is_integer,),
+    (pa.types.is_boolean, pa.types.is_integer),
+    (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+)
+"""What a column is, and what else it may be."""

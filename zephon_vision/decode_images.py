@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import groups
-from zephon.arrays import from_values, list_sizes, to_arrow
+from zephon.arrays import from_values, list_sizes, struct_parts, to_arrow
 from zephon.errors import DataError, PluginError, RecipeError, unknown
 from zephon.plugin import Apply, Drops, Operator, Outcome
 from zephon_vision import columns
@@ -156,7 +156,7 @@ class DecodeImages(CollatesVision, Operator):
                     if name == columns.IMAGE_PLANS
                     else "name it with column=",
                 )
-        check_image_type(schema.field(self.column).type, self.column)
+        self._check_types(schema)
         fields: dict[str, Any] = {f.name: f for f in schema if f.name != self.column or self.keep_images}
         made = {columns.PIXELS: columns.PIXELS_TYPE, columns.PIXEL_SHAPES: columns.PIXEL_SHAPES_TYPE}
         if self.policy is not None:
@@ -165,6 +165,11 @@ class DecodeImages(CollatesVision, Operator):
             made[groups.LOSS_MASK] = pa.list_(pa.uint8())
         fields.update({name: pa.field(name, kind) for name, kind in made.items()})
         return pa.schema(list(fields.values()))
+
+    def _check_types(self, schema: pa.Schema) -> None:
+        check_image_type(schema.field(self.column).type, self.column)
+        if self.policy is None:
+            columns.check_type(schema, columns.IMAGE_PLANS, columns.IMAGE_PLANS_TYPE, "tokenize_interleaved() makes them")
 
     def fingerprint_parts(self) -> dict[str, Any]:
         """What resizes, in which version, whether damaged JPEGs are seen, and the way with EXIF."""
@@ -208,7 +213,9 @@ class BoundDecodeImages:
     def __call__(self, group: pa.RecordBatch) -> Outcome:
         """Decode the images of a group."""
         settings = self._settings
-        images = Images(groups.column(group, settings.column), settings.column)
+        array = groups.column(group, settings.column)
+        settings._check_types(group.schema)
+        images = Images(array, settings.column)
         heads: Sequence[Header | DataError | None]
         if self._policy is None:
             plans, heads = self._given(group, images), [None] * len(images)
@@ -231,10 +238,17 @@ class BoundDecodeImages:
         array = groups.column(group, columns.IMAGE_PLANS)
         if list_sizes(array).tolist() != images.counts:
             raise DataError(f"{columns.IMAGE_PLANS!r} is not parallel to {self._settings.column!r}")
-        flat = array.flatten()
-        children = dict(zip((f.name for f in flat.type), flat.flatten(), strict=True))
-        specs, numbers = children["policy"].to_pylist(), children["numbers"].to_pylist()
-        return [(_load(spec or ""), Plan.unpack(n or ())) for spec, n in zip(specs, numbers, strict=True)]
+        parts = struct_parts(array.flatten())
+        specs, numbers = parts["policy"].to_pylist(), parts["numbers"].to_pylist()
+        plans: list[tuple[Policy, Plan]] = []
+        for spec, n in zip(specs, numbers, strict=True):
+            try:
+                plans.append((_load(spec or ""), Plan.unpack(n or ())))
+            except (DataError, RecipeError, ValueError) as error:  # of one row, which brought its plan along
+                where = document_place(group, *images.place(len(plans)))
+                why = str(error).splitlines()[0]
+                raise DataError(f"{columns.IMAGE_PLANS!r} holds something that is no plan: {why}", where=where) from error
+        return plans
 
     def _planned(self, images: Images, policy: Policy) -> tuple[list[tuple[Policy, Plan]], list[Header | DataError]]:
         root, limit = self._settings.media_root, self._settings.max_pixels

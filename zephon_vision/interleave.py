@@ -19,7 +19,7 @@ from zephon_vision import columns
 from zephon_vision.layouts._build import Builder, Rules
 from zephon_vision.layouts._images import Flat, ImageRules, no_images, read_columns
 from zephon_vision.layouts.base import Row
-from zephon_vision.layouts.choose import IMAGE_NAMES, LAYOUTS, Choice, choose, choose_for_json
+from zephon_vision.layouts.choose import IMAGE_NAMES, LAYOUTS, Choice, choose, choose_for_json, find
 
 Train = Literal["assistant", "all"]
 
@@ -125,7 +125,7 @@ class Interleave(Operator):
 class _Bound:
     def __init__(self, settings: Interleave) -> None:
         self._settings = settings
-        self._choices = lru_cache(maxsize=64)(settings.choices)
+        self._choices = lru_cache(maxsize=64)(self._chosen)
         images = ImageRules(settings.media_root, settings.allow_network)
         self._rules = Rules(settings.train, settings.placeholder, images)
 
@@ -157,6 +157,17 @@ class _Bound:
             names=[columns.SEGMENTS, columns.IMAGES, *self._settings.keep],
         )
         return groups.carry_provenance(group, made)
+
+    def _chosen(self, schema: pa.Schema) -> tuple[Choice, ...]:
+        settings: Any = self._settings
+        try:
+            return settings.choices(schema)  # type: ignore[no-any-return]
+        except RecipeError as error:
+            found = find(schema, settings.layout, image=settings.image_column, text=settings.text_column)
+            if found is None and any(pa.types.is_null(f.type) for f in schema):
+                # these records have nothing in a column of which others may have something
+                raise DataError(error.message, hint=error.hint) from error
+            raise
 
     def _images(self, group: pa.RecordBatch, names: tuple[str, ...]) -> Flat:
         try:

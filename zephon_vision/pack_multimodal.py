@@ -21,7 +21,7 @@ from zephon_vision import columns
 from zephon_vision._pack_bins import NO_LIMIT, Limits
 from zephon_vision._pack_fields import pack_fields
 from zephon_vision._pack_gather import ALIGNMENT_FIELD, IMAGE_FIELDS, GatherMultimodal
-from zephon_vision._pack_holding import MultimodalAccumulator
+from zephon_vision._pack_holding import MultimodalAccumulator, check_types
 from zephon_vision.collate import CollatesVision
 
 Packing = Literal["best_fit"]
@@ -77,7 +77,7 @@ class PackMultimodal(CollatesVision, StatefulOperator):
     packing: Packing | None = "best_fit"
     """None: one document per sequence."""
     pad_token_id: int | None = None
-    """None: the tokenizer's, which the pipeline fills in."""
+    """None: the tokenizer's, or where it has none its EOS; the pipeline fills it in."""
     token_columns: tuple[str, ...] = (groups.LOSS_MASK, columns.MM_TYPES)
     """Further list columns with one number per token; carried along where the data has them, padded with 0."""
 
@@ -149,13 +149,11 @@ class PackMultimodal(CollatesVision, StatefulOperator):
         """Tokens, the token columns that are there, what is known of each document, and the images' columns.
 
         Raises:
-            RecipeError: no tokens; images without plans or spans.
+            RecipeError: no tokens; images without plans or spans; a column of another type.
         """
         if schema.get_field_index(groups.TOKENS) < 0:
             raise RecipeError(f"pack_multimodal needs the column {groups.TOKENS!r}", hint="tokenize_interleaved makes it")
-        kind = schema.field(groups.TOKENS).type
-        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_integer(kind.value_type):
-            raise RecipeError(f"pack_multimodal needs lists of integers in {groups.TOKENS!r}, not {kind}")
+        check_types(schema, self.token_columns)
         if schema.get_field_index(columns.IMAGES) >= 0:
             for name in (columns.IMAGE_PLANS, columns.IMAGE_SPANS):
                 if schema.get_field_index(name) < 0:

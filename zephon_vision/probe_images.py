@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
-from zephon.arrays import filled, from_values, list_sizes, to_arrow, to_numpy
+from zephon.arrays import filled, from_values, list_sizes, struct_parts, to_arrow, to_numpy
 from zephon.errors import DataError, RecipeError, unknown
 from zephon.plugin import Apply, Drops, Operator, Outcome, place_of
 from zephon_vision import columns
@@ -216,7 +216,7 @@ def _drop_segments(segments: ArrowArray, image_offsets: Ints, bad: npt.NDArray[n
     """The segments without those that show a bad image, the others' images renumbered."""
     lengths = list_sizes(segments)
     values = segments.flatten()
-    children = dict(zip((f.name for f in values.type), values.flatten(), strict=True))
+    children = struct_parts(values)
     row = np.repeat(np.arange(len(segments)), lengths)
     shows = to_numpy(children["kind"]) == columns.IMAGE
     number = filled(children["image"], -1).astype(np.int64)

@@ -19,7 +19,7 @@ from zephon.operators.tokenizer_files import LoadedTokenizer, content_hash, load
 from zephon.plugin import Drops, Operator, Outcome, place_of
 from zephon_vision import columns
 from zephon_vision._bad_images import BadImages, LostImages, check_ratio, components_of
-from zephon_vision._decoders_source import check_media_root
+from zephon_vision._decoders_source import check_image_lists, check_media_root
 from zephon_vision._inherited import Exif, check_exif, exif_parts, inherited
 from zephon_vision._tokens_assemble import SCHEMA, Output, Pieces, build, make_pieces, replan
 from zephon_vision._tokens_images import GroupImages, Planner
@@ -172,6 +172,7 @@ class TokenizeInterleaved(CollatesVision, Operator):
                     f"tokenize_interleaved: {unknown('column', name, groups.user_columns(schema))}",
                     hint="put interleave() before it",
                 )
+        _check_types(schema)
         return pa.schema([*SCHEMA, *(f for f in schema if f.name in groups.PROVENANCE)])
 
     def token_column(self) -> str:
@@ -322,6 +323,7 @@ class BoundTokenizeInterleaved:
     def __call__(self, group: pa.RecordBatch) -> Outcome:
         """Tokenise a group."""
         settings = self._settings
+        _check_types(group.schema)
         images = GroupImages(
             group,
             min_side=settings.min_side,
@@ -413,6 +415,17 @@ class BoundTokenizeInterleaved:
             return [Output(number, cut_chat(kinds, lengths, sample.script.turns, limit))]
         split = self._settings.over_long == "split"
         return [Output(number, cuts) for cuts in cut_document(kinds, lengths, limit, split=split)]
+
+
+def _check_types(schema: pa.Schema) -> None:
+    """Raise `RecipeError` where what `interleave` and `probe_images` make is of another type."""
+    columns.check_type(schema, columns.SEGMENTS, columns.SEGMENTS_TYPE, "interleave() makes them")
+    columns.check_type(schema, columns.IMAGE_INFO, _INFO, "probe_images() makes it")
+    if schema.get_field_index(columns.IMAGES) >= 0:
+        check_image_lists(schema.field(columns.IMAGES).type, columns.IMAGES)
+
+
+_INFO: Any = pa.list_(pa.struct([columns.INFO.field(name) for name in ("height", "width", "error")]))
 
 
 def _trains(output: Output, pieces: Pieces, first: int) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 import zephon.cli
 from zephon.cli import main
+from zephon.errors import PluginError
 
 
 @pytest.fixture
@@ -20,13 +21,18 @@ def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strangers\nVersion: 1.2\n")
     (info / "entry_points.txt").write_text(
         "[zephon.operators]\nlost = no_such_module_at_all:Lost\nodd = strangers_odd:Odd\nshout = strangers_good:Shout\n"
-        "[zephon.formats]\nparquet = strangers_good:Shout\n"
+        "plain = strangers_good:Plain\nscript = strangers_script:Main\n"
+        "[zephon.formats]\nparquet = strangers_good:Shout\nplain = strangers_good:Plain\nendings = strangers_good:Endings\n"
     )
     (tmp_path / "strangers_odd.py").write_text("raise OSError('the disk is on fire')\n")
+    (tmp_path / "strangers_script.py").write_text("import sys\nsys.exit('usage: …')\n")
     (tmp_path / "strangers_good.py").write_text(
         "from dataclasses import dataclass\nfrom typing import ClassVar\nfrom zephon.plugin import Operator\n"
         "@dataclass(frozen=True, kw_only=True)\nclass Shout(Operator):\n    name: ClassVar[str] = 'shout'\n"
         "    def bind(self):\n        return lambda group: group\n"
+        "class Plain:\n    name = 'plain'\n    suffixes = ('.jsonl',)\n"
+        "from zephon.plugin import Reader\n"
+        "class Endings(Reader):\n    name = 'endings'\n    suffixes = '.jsonl'\n    def open(self, store, shard): ...\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
@@ -58,9 +64,20 @@ def test_plugins_shows_broken_ones_with_their_error_and_lists_the_rest(
     assert "BROKEN" in lines["lost"]
     assert "no_such_module_at_all" in lines["lost"]
     assert "the disk is on fire" in lines["odd"]
+    assert "SystemExit: usage" in lines["script"]  # a module that ends the program ends none
+    assert "strangers_good:Plain of strangers must be a subclass of zephon.plugin.Operator" in lines["plain"]
+    assert "suffixes of strangers_good:Endings of strangers must be a tuple of texts, not '.jsonl'" in lines["endings"]
     assert "strangers 1.2" in lines["shout"]
     assert lines["shout"].endswith("stateless")
     assert lines["tokenize"].endswith("stateless")
+
+
+def test_broken_formats_of_strangers_leave_files_of_others_readable(strangers: Path) -> None:
+    """Also where they have the files' suffix, and a class that is no reader can't be asked for it."""
+    (strangers / "a.jsonl").write_text('{"x": 1}\n')
+    assert zephon.Dataset.from_path("d", strangers / "a.jsonl").schema.names == ["x"]
+    with pytest.raises(PluginError, match="subclass of zephon.plugin.Reader"):
+        zephon.Dataset.from_path("d", strangers / "a.jsonl", format="plain")
 
 
 def test_plugins_shows_both_claims_to_one_name(strangers: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,3 +136,39 @@ def test_a_place_that_can_not_be_written_is_named(
     (tmp_path / "file").touch()
     assert main([*command.split(), "file/out"]) == 1
     assert capsys.readouterr().err.startswith("zephon: file/out can't be written: ")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+@pytest.mark.parametrize("arguments", ["plugins", "preview mine.py:pipeline"])
+def test_output_that_finds_no_room_is_told_in_a_line(arguments: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "zephon", *arguments.split()]
+        made = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False)
+    assert (made.returncode, made.stderr) == (1, "zephon: the output can't be written: No space left on device\n")
+
+
+_LIMITED = """
+import resource, sys
+from zephon.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+@pytest.mark.parametrize(
+    ("words", "out"),
+    [("preview mine.py:pipeline --html page", "page"), ("convert long.jsonl folder --to vortex", "folder")],
+)
+def test_without_room_there_is_no_half_of_a_file(words: str, out: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "long.jsonl").write_text("".join(f'{{"x": "{hash((i, "y"))}"}}\n' for i in range(2000)))
+    (tmp_path / "page").write_text("an older page")
+    made = subprocess.run(
+        [sys.executable, "-c", _LIMITED, *words.split()], capture_output=True, text=True, cwd=tmp_path, check=False, timeout=120
+    )
+    assert made.returncode == 1
+    assert f"zephon: {out} can't be written: File too large\n" in made.stderr
+    assert (tmp_path / "page").read_text() == "an older page"
+    assert not [path for path in tmp_path.rglob("*.vortex*") if not path.name.startswith(".")]

@@ -51,6 +51,14 @@ class Packed(Words):
     name: ClassVar[str] = "packed"
     suffixes: ClassVar[tuple[str, ...]] = (".special.jsonl",)
 
+class Careless(Words):
+    """It can't say what is its own."""
+    name: ClassVar[str] = "careless"
+    suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".mine")
+    @classmethod
+    def claims(cls, store, files):
+        return {}["kind"]
+
 class Lines(Words):
     """Its suffix is our text reader's, too."""
     name: ClassVar[str] = "lines"
@@ -65,7 +73,7 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = folder / "acme-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    names = ["words:Words", "red:Red", "blue:Blue", "packed:Packed", "lines:Lines"]
+    names = ["words:Words", "red:Red", "blue:Blue", "packed:Packed", "lines:Lines", "careless:Careless"]
     points = "\n".join(f"{n.split(':')[0]} = acme_formats:{n.split(':')[1]}" for n in names)
     (info / "entry_points.txt").write_text(f"[zephon.formats]\n{points}\nlost = no_such_module:Lost\n")
     (folder / "acme_formats.py").write_text(PLUGINS)
@@ -173,6 +181,17 @@ def test_readers_that_share_an_index_file_are_asked(data: Path, plugins: None) -
         assert found(data / kind)[0] == kind
     with pytest.raises(RecipeError, match="mixes formats: 4 blue .*4 red"):
         found(data)
+
+
+def test_a_reader_that_fails_to_say_what_is_its_own_breaks_no_other(
+    data: Path, plugins: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(data, "0.jsonl")
+    assert found(data)[0] == "jsonl"
+    assert "acme_formats:Careless of acme fails to say whether it knows files: KeyError: 'kind'" in caplog.text
+    write(data / "other", "0.mine")
+    with pytest.raises(RecipeError, match="no reader knows the 1 files(.|\n)*acme_formats:Careless of acme fails to say"):
+        found(data / "other")
 
 
 def test_an_index_file_that_nobody_claims_changes_nothing(data: Path, plugins: None) -> None:

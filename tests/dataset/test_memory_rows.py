@@ -10,7 +10,7 @@ from vision.interleave.chat_tokenizers import QWEN, fast
 from vision.pictures import jpeg, scene
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
-from zephon.errors import DataError
+from zephon.errors import DataError, RecipeError
 
 
 def chats() -> list[dict[str, Any]]:
@@ -56,3 +56,11 @@ def test_a_record_that_is_no_dict_of_named_values_is_pointed_out(odd: Any) -> No
         Dataset.from_dict("mine", {"part": [{"x": 1}, odd]})
     assert (caught.value.where.dataset, caught.value.where.shard, caught.value.where.row) == ("mine", "part", 1)
     assert repr(odd) in str(caught.value) or "the names of columns are text: [1]" in str(caught.value)
+
+
+def test_shards_may_be_named_by_numbers_and_no_two_have_one_name() -> None:
+    numbers = Dataset.from_dict("mine", {0: [{"x": 1}], 1: [{"x": 2}]})
+    texts = Dataset.from_dict("mine", {"0": [{"x": 1}], "1": [{"x": 2}]})
+    assert numbers.fingerprint() == texts.fingerprint()
+    with pytest.raises(RecipeError, match="two shards named '1'"):
+        Dataset.from_dict("mine", {1: [{"x": 1}], "1": [{"x": 2}]})  # type: ignore[dict-item]

@@ -105,6 +105,7 @@ def test_an_iterator_from_before_a_restore_says_so() -> None:
 
 SCRIPT = """
 import sys, time
+{first}
 sys.path.insert(0, {tests!r})
 from strategies import MIXED
 batches = iter(MIXED.pipeline(runner={runner!r}, workers=2))
@@ -115,9 +116,9 @@ for number, batch in enumerate(batches):
 """
 
 
-def run_script(runner: str, then: str) -> subprocess.Popen[str]:
+def run_script(runner: str, then: str, *, first: str = "") -> subprocess.Popen[str]:
     tests = str(Path(__file__).parents[1])
-    script = textwrap.dedent(SCRIPT).format(tests=tests, runner=runner, then=then)
+    script = textwrap.dedent(SCRIPT).format(tests=tests, runner=runner, then=then, first=first)
     return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -143,4 +144,12 @@ def test_a_signal_leaves_no_process(runner: str, sent: signal.Signals) -> None:
 def test_an_interpreter_that_ends_with_an_open_iterator_does_not_hang(runner: str) -> None:
     process = run_script(runner, "break")
     _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+
+
+def test_with_torch_an_open_iterator_goes_after_the_modules_and_says_nothing(runner: str) -> None:
+    """What is left when the interpreter ends is collected last where torch is there, when our modules have lost their names."""
+    pytest.importorskip("torch")
+    process = run_script(runner, "break", first="import torch")
+    _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,47 @@ def test_without_a_failure_there_is_no_quarantine_file_and_one_that_is_there_sta
 def test_a_quarantine_file_on_a_full_disk_stops_the_run_with_its_name(runner: str) -> None:
     with pytest.raises(RunnerError, match=r"quarantine='/dev/full' can't be written: No space left on device"):
         list(run_over(3, runner=runner, workers=2, quarantine="/dev/full"))
+
+
+_LIMITED = """
+import resource, sys
+from zephon import Dataset, Pipeline, StaticMixtureWorkSource
+from zephon.errors import RunnerError
+
+def fails(record):
+    raise ValueError("x" * 300)
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+source = StaticMixtureWorkSource(Dataset.from_records("d", [{"id": i} for i in range(9)]), stop_after_passes=1)
+try:
+    list(Pipeline(source).map(fails).batch(1).options(on_error="quarantine", runner="inline", quarantine=sys.argv[1]))
+except RunnerError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_a_quarantine_file_that_takes_no_more_ends_with_a_whole_line(tmp_path: Path) -> None:
+    """So it can be given back as it is, and added to."""
+    file = tmp_path / "q.jsonl"
+    ran = subprocess.run([sys.executable, "-c", _LIMITED, str(file)], capture_output=True, text=True, timeout=60, check=True)
+    assert f"quarantine={str(file)!r} can't be written: File too large" in ran.stdout
+    rows = [json.loads(line)["row"] for line in file.read_text().splitlines()]
+    assert rows
+    assert file.read_text().endswith("}\n")
+    source = StaticMixtureWorkSource(Dataset.from_records("d", [{"id": i} for i in range(9)]), stop_after_passes=1)
+    assert sum(map(len, Pipeline(source).batch(1).options(exclude=str(file)))) == 9 - len(rows)
+
+
+def test_a_line_without_an_end_does_not_swallow_the_next_one(tmp_path: Path) -> None:
+    file = tmp_path / "q.jsonl"
+    file.write_text('{"dataset": "d", "sha')
+    list(run_over(2, runner="inline", quarantine=str(file)))
+    torn, line = file.read_text().splitlines()
+    assert torn == '{"dataset": "d", "sha'
+    assert json.loads(line)["row"] == 1
+    with pytest.raises(RecipeError, match=r"line 1: not a quarantine line(.|\n)*cut short can be deleted"):
+        next(iter(run_over(2, exclude=str(file), quarantine=str(tmp_path / "next"))))
 
 
 def test_states_that_can_not_be_exchanged_say_where(tmp_path: Path) -> None:

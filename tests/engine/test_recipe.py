@@ -123,3 +123,22 @@ def test_an_operator_that_says_that_its_bytes_changed_refuses_older_states() -> 
 def test_quarantine_without_a_file_is_refused() -> None:
     with pytest.raises(RecipeError, match="needs a file"):
         MIXED.pipeline(on_error="quarantine").explain()
+
+
+@pytest.mark.parametrize("odd", [[Dataset.from_records("a", [{"x": 1}])], "a.jsonl", None])
+def test_what_is_neither_a_source_nor_a_data_set_is_refused(odd: Any) -> None:
+    with pytest.raises(RecipeError, match="takes a source or a data set"):
+        Pipeline(odd)
+
+
+@pytest.mark.parametrize("name", ["watchdog_s", "aggregate_timeout_s"])
+@pytest.mark.parametrize("odd", [0, -1, math.nan, "60", True, None])
+def test_a_time_that_is_none_is_refused_before_it_is_needed(name: str, odd: Any) -> None:
+    with pytest.raises(RecipeError, match=f"{name} is {odd!r}"):
+        MIXED.pipeline(**{name: odd})
+
+
+@pytest.mark.parametrize("odd", [-1, math.nan, "0.001", True])
+def test_a_switch_interval_is_a_time_too(odd: Any) -> None:
+    with pytest.raises(RecipeError, match=f"switch_interval_s is {odd!r}"):
+        MIXED.pipeline(switch_interval_s=odd)

@@ -21,9 +21,9 @@ def nap(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def napping(**options: Any) -> Pipeline:
+def napping(passes: int | None = 1, **options: Any) -> Pipeline:
     data = Dataset.from_records("numbers", [{"a": i} for i in range(700)])
-    source = StaticMixtureWorkSource(data, chunk_size=6, stop_after_passes=1)
+    source = StaticMixtureWorkSource(data, chunk_size=6, stop_after_passes=passes)
     return Pipeline(source).map(nap).shuffle(buffer_size=20).batch(2).options(lanes=2, ranks_per_node=1, **options)
 
 
@@ -48,12 +48,13 @@ def test_the_bytes_do_not_depend_on_it(impatient: None, runner: str) -> None:
 
 
 def test_work_that_waits_is_given_more_workers_than_cores(impatient: None) -> None:
-    pipeline = napping(workers="auto")
-    seen = set()
+    pipeline = napping(passes=None, workers="auto")
+    end = time.monotonic() + 60  # where others use the cores, a step may not pay at first, and is tried again
     for number, _ in enumerate(pipeline):
-        if number % 10 == 9:
-            seen.add(pipeline.stats()["time"]["workers"])  # at the end a step may just have been taken back
-    assert max(seen) > pipeline.stats()["time"]["cores"]
+        times = pipeline.stats()["time"] if number % 10 == 9 else {}
+        if times and times["workers"] > times["cores"]:
+            return
+        assert time.monotonic() < end
 
 
 class Machine:

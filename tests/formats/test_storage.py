@@ -11,6 +11,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from zephon import Dataset
 from zephon.errors import DataError, RecipeError
 from zephon.storage import LocalStore, default_cache_dir, expand, open_store
 
@@ -93,6 +94,16 @@ def test_unknown_protocols_and_wrong_options_are_recipe_errors() -> None:
         open_store("nosuch://bucket/x", None, None)
     with pytest.raises(RecipeError, match="empty"):
         open_store("", None, None)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_waited_for_by_nobody(tmp_path: Path) -> None:
+    """Beside files it is none of them; named itself it is an error."""
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
+    os.mkfifo(tmp_path / "b.jsonl")
+    assert len(Dataset.from_path("d", tmp_path)) == 1
+    with pytest.raises(DataError, match=r"b\.jsonl' is a pipe or a device"):
+        len(Dataset.from_path("d", tmp_path / "b.jsonl"))
 
 
 def test_links_are_followed_once_and_a_broken_one_is_named(tmp_path: Path) -> None:

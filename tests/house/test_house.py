@@ -82,6 +82,17 @@ def test_no_file_is_longer_than_500_lines(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_function_has_60_lines_besides_its_docstring(path: Path) -> None:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            told = node.body[0] if ast.get_docstring(node) else None
+            lines = (node.end_lineno or 0) - node.lineno + 1 - ((told.end_lineno or 0) - told.lineno + 1 if told else 0)
+            found += [f"{node.name}: {lines}"] if lines >= 60 else []
+    assert found == []
+
+
 @pytest.mark.parametrize("name", sorted(name for name, module in MODULES.items() if hasattr(module, "__all__")))
 def test_every_name_that_a_module_offers_exists_and_is_named_once(name: str) -> None:
     """That they are sorted, ruff sees (RUF022)."""

@@ -37,6 +37,13 @@ def test_ours_at_its_best_is_compared_with_the_peer_at_its_best_turn_by_turn() -
     assert report.judge(Goal("litdata", 3, "rate"), runs) is None
 
 
+def test_a_way_that_was_given_up_after_its_first_turn_is_not_the_best_by_one_lucky_run() -> None:
+    runs = {"ours|a": runs_of(*[(100, 1)] * 3), "grain|x": runs_of((60, 1)), "grain|y": runs_of(*[(50, 1)] * 3)}
+    assert report.judge(Goal("grain", 2, "rate"), runs) == ("ours|a", "grain|y", (2.0, 2.0, 2.0), True)
+    runs["grain|x"] *= 2  # one turn failed, or is still to come
+    assert report.judge(Goal("grain", 2, "rate"), runs) == ("ours|a", "grain|x", (5 / 3, 5 / 3, 5 / 3), False)
+
+
 def test_of_costs_less_is_better_and_the_ratio_says_how_many_times() -> None:
     runs = {"ours|a": [{"first_batch_s": 0.5, "peak_pss_mb": 25.0}], "grain|x": [{"first_batch_s": 5.0, "peak_pss_mb": 100.0}]}
     assert report.judge(Goal("grain", 10, "first_batch_s"), runs) == ("ours|a", "grain|x", (10.0, 10.0, 10.0), True)
@@ -82,6 +89,28 @@ def test_medians_ranges_and_a_busy_machine_stand_in_the_table() -> None:
     for run in runs["ours|a"]:
         run["elsewhere"] = 0.5
     assert "| **0.50** |" in report.markdown({"B0": CASE}, {"B0": runs})
+
+
+def test_imports_and_checkpoints_stand_beside_first_batches_and_restores() -> None:
+    start = [{"first_batch_s": 0.5, "first_batch_cpu_s": 0.7, "import_s": 0.002}]
+    text = report.markdown({"B5": CASES["B5"]}, {"B5": {"ours|fast": start}})
+    assert "| s (range) | CPU s | import, s |" in text
+    assert "| 0.5 (0.5–0.5) | 0.7 | 0.002 |" in text
+    back = [{"restore_s": 0.1, "fresh_s": 0.3, "state_s": 0.0004, "state_bytes": 3125}]
+    text = report.markdown({"B6": CASES["B6"]}, {"B6": {"ours|8 lanes": back}})
+    assert "| s to restore (range) | checkpoint, bytes | checkpoint, s |" in text
+    assert "| 0.1 (0.1–0.1) | 3,125 | 0.0004 |" in text
+
+
+def test_charts_are_drawn_of_throughput_time_lines_and_workers(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.peers.charts import draw
+
+    one = [{**run, "line": [(0.1, 30.0), (1.0, 100.0)]} for run in runs_of((100, 1), (90, 1))]
+    runs = {"B2": {"ours|uint8": one}, "B5": {}, "scaling": {"ours|uint8 w1": one, "ours|uint8 w2": one}}
+    drawn = draw(tmp_path, {name: CASES[name] for name in runs}, runs)
+    assert [path.name for path in drawn] == ["peers-B2.png", "peers-B2-line.png", "peers-B5.png", "peers-scaling.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
 
 
 def test_ids_that_no_document_has_are_found(tmp_path: Path) -> None:

@@ -169,7 +169,9 @@ def test_filter_keeps_all_without_a_copy() -> None:
 
 @pytest.mark.parametrize("expression", [pc.field("m") > 2, pc.field("n") + 1, pc.field("text") > 2], ids=str)
 def test_an_expression_that_does_not_go_with_the_columns_is_refused_before_the_run(expression: Any) -> None:
-    with pytest.raises(RecipeError, match=r"(?s)filter's expression .* doesn't go with the columns: .*there are n, text"):
+    with pytest.raises(
+        RecipeError, match=r"(?s)filter's expression .* doesn't go with the columns: .*there are n: \w+, text: \w+"
+    ):
         Filter(expression=expression).output_schema(numbers().schema)
 
 
@@ -252,7 +254,7 @@ def test_decode_text_refuses_what_it_cannot_do() -> None:
         DecodeText(encoding="utf-99")
     with pytest.raises(RecipeError, match="errors"):
         DecodeText(errors="explode")
-    with pytest.raises(RecipeError, match="needs bytes"):
+    with pytest.raises(RecipeError, match="not bytes"):
         DecodeText(field="n").output_schema(numbers().schema)
 
 

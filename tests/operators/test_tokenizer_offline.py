@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 from operators.tokenizer_kinds import tokenizer
+from storage.hub import HubHandler, put
+from storage.servers import handler_server
+
+from zephon.errors import RecipeError
+from zephon.operators.tokenizer_files import special_ids
 
 _LOAD = """
 from zephon.errors import RecipeError
@@ -20,9 +25,9 @@ except RecipeError as error:
 """
 
 
-def loaded(home: Path) -> str:
-    """What a process says that has only this cache."""
-    environment = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+def loaded(home: Path, **more: str) -> str:
+    """What a process says that has only this cache, or also what `more` names."""
+    environment = {**os.environ, "HF_HOME": str(home), **(more or {"HF_HUB_OFFLINE": "1"})}
     ran = subprocess.run([sys.executable, "-c", _LOAD], env=environment, capture_output=True, text=True, timeout=60, check=True)
     return ran.stdout.strip()
 
@@ -48,3 +53,25 @@ def test_only_what_the_cache_knows_to_be_missing_is_missing(
     for name in missing:
         (model / ".no_exist" / "abc" / name).touch()
     assert loaded(tmp_path).startswith(want)
+
+
+def test_of_a_cached_tokenizer_the_hub_is_asked_for_one_file(tmp_path: Path) -> None:
+    """The others are the commit's: without a network, each file that is asked for costs half a minute of the hub library's retries."""
+    handler = type("Handler", (HubHandler,), {"folder": tmp_path / "repos", "cards": {}, "log": []})
+    files = {"tokenizer.json": tokenizer("gpt2").to_str().encode(), "tokenizer_config.json": b'{"eos_token": "a"}'}
+    put(tmp_path / "repos", "models/org/name", files)
+    with handler_server(handler) as port:
+        endpoint = f"http://127.0.0.1:{port}"
+        first = loaded(tmp_path / "home", HF_ENDPOINT=endpoint)
+        assert {line.rsplit("/", 1)[-1] for line in handler.log} == {*files, "special_tokens_map.json"}
+        handler.log.clear()
+        assert loaded(tmp_path / "home", HF_ENDPOINT=endpoint) == first
+        assert [line.rsplit("/", 1)[-1] for line in handler.log] == ["tokenizer.json"]
+    assert loaded(tmp_path / "home") == first
+    assert "eos_token_id" in first
+
+
+def test_a_file_name_is_no_name_of_the_hub() -> None:
+    """`tokenizer.json` in another folder than the one that was meant."""
+    with pytest.raises(RecipeError, match=r"no tokenizer file or folder 'tokenizer\.json'"):
+        special_ids("tokenizer.json")

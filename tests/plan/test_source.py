@@ -200,6 +200,16 @@ def test_phases_change_the_shares_at_their_place_and_positions_go_on() -> None:
         assert len({r for r in records if r[0] == "a"}) == sum(n == "a" for n, _, _ in records)
 
 
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_the_run_is_over_after_a_last_phase_of_so_many_records(lanes: int) -> None:
+    """Phases are of as many draws in each lane: lengths are rounded up."""
+    mixture = MixtureSpec(phases=[Phase(weights={"a": 1, "b": 0}, records=11), Phase(weights={"a": 0, "b": 1}, records=7)])
+    plan = StaticMixtureWorkSource([planned("a", 100), planned("b", 100)], mixture, chunk_size=4).plan(lanes)
+    first, second = -(-11 // lanes), -(-7 // lanes)
+    for lane in range(lanes):
+        assert [n for n, _, _ in lane_records(plan, lane)] == ["a"] * first + ["b"] * second
+
+
 def test_weight_0_is_never_drawn_and_its_data_set_may_be_empty() -> None:
     source = StaticMixtureWorkSource(
         [planned("a", 5), Planned("none", unit_table([]))], {"a": 1, "none": 0}, stop_after_passes=2
@@ -230,6 +240,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "both spellings": ({"exhausted": "stop", "exhausted_policy": "stop"}, "one setting"),
     "one name twice": ({"datasets": [planned("a", 1), planned("a", 2)]}, "two data sets are named 'a'"),
     "no data set": ({"datasets": []}, "at least one"),
+    "a path": ({"datasets": ["a.jsonl"]}, "takes data sets, got 'a.jsonl'"),
     "seed that is no number": ({"seed": "abc"}, "seed"),
     "seed 1.5": ({"seed": 1.5}, "seed"),
 }

@@ -152,7 +152,6 @@ def on_white(rgb: Array, alpha: Array) -> Array:
 
 def _pngs() -> Iterator[Picture]:
     rgb = scene()
-    base = rgb[:, :, 0]
     ramp = np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH)
     yield Picture("png rgb", save(Image.fromarray(rgb), "PNG"), rgb)
     yield Picture("png named .jpg", save(Image.fromarray(rgb), "PNG"), rgb)
@@ -175,6 +174,26 @@ def _pngs() -> Iterator[Picture]:
         clear = chunk(b"tRNS", alphas.astype(np.uint8).tobytes())
         white = on_white(colours, alphas[values])
         yield Picture(f"png palette {bits} bits with alpha", png(WIDTH, HEIGHT, bits, 3, rows, plte, clear), white, 1)
+    yield from _wide_pngs(rgb, ramp)
+    yield from _clear_pngs(rgb, ramp)
+    yield Picture("png turned by eXIf", save(Image.fromarray(rgb), "PNG", exif=exif(6)), upright(rgb, 6))
+    late = png(WIDTH, HEIGHT, 8, 2, rgb.tobytes(), after=chunk(b"eXIf", exif(8).tobytes()[6:]))
+    yield Picture("png turned by eXIf behind the pixels", late, upright(rgb, 8))
+    packet = b'XML:com.adobe.xmp\0\0\0\0\0<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+    yield Picture("png turned by XMP", png(WIDTH, HEIGHT, 8, 2, rgb.tobytes(), chunk(b"iTXt", packet)), upright(rgb, 6))
+    frames = [Image.fromarray(scene(seed=n)) for n in (0, 5, 6)]
+    apng = save(frames[0], "PNG", save_all=True, append_images=frames[1:])
+    yield Picture("apng", apng, rgb)
+    for level in (0, 9):
+        yield Picture(f"png compressed {level}", png(WIDTH, HEIGHT, 8, 2, rgb.tobytes(), level=level), rgb)
+    yield Picture("png interlaced", interlaced(rgb), rgb)
+    yield Picture("png interlaced, tiny", interlaced(rgb[:3, :2]), rgb[:3, :2])
+    yield from _bad_pngs(rgb)
+
+
+def _wide_pngs(rgb: Array, ramp: Array) -> Iterator[Picture]:
+    """16 bits a value, and colours that stand for white."""
+    base = rgb[:, :, 0]
     words = (ramp * 17 % 65536).astype(">u2")
     yield Picture("png grey 16 bits", png(WIDTH, HEIGHT, 16, 0, words.tobytes()), grey(words.astype(int) // 257), 1)
     exact = (base.astype(np.uint16) * 257).astype(">u2")
@@ -191,6 +210,10 @@ def _pngs() -> Iterator[Picture]:
     yield Picture("png rgb 16 bits with a key", png(WIDTH, HEIGHT, 16, 2, wide.tobytes(), key), keyed)
     small = chunk(b"tRNS", rgb[7, 9].astype(">u2").tobytes())
     yield Picture("png rgb with a key", png(WIDTH, HEIGHT, 8, 2, rgb.tobytes(), small), keyed)
+
+
+def _clear_pngs(rgb: Array, ramp: Array) -> Iterator[Picture]:
+    base = rgb[:, :, 0]
     alpha = (ramp % 256).astype(np.uint8)
     alpha[:10] = 0
     la = np.stack([base, alpha], axis=2)
@@ -204,19 +227,6 @@ def _pngs() -> Iterator[Picture]:
     )
     rgba16 = (rgba.astype(np.uint16) * 257).astype(">u2")
     yield Picture("png rgba 16 bits", png(WIDTH, HEIGHT, 16, 6, rgba16.tobytes()), on_white(rgb, alpha), 1)
-    yield Picture("png turned by eXIf", save(Image.fromarray(rgb), "PNG", exif=exif(6)), upright(rgb, 6))
-    late = png(WIDTH, HEIGHT, 8, 2, rgb.tobytes(), after=chunk(b"eXIf", exif(8).tobytes()[6:]))
-    yield Picture("png turned by eXIf behind the pixels", late, upright(rgb, 8))
-    packet = b'XML:com.adobe.xmp\0\0\0\0\0<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
-    yield Picture("png turned by XMP", png(WIDTH, HEIGHT, 8, 2, rgb.tobytes(), chunk(b"iTXt", packet)), upright(rgb, 6))
-    frames = [Image.fromarray(scene(seed=n)) for n in (0, 5, 6)]
-    apng = save(frames[0], "PNG", save_all=True, append_images=frames[1:])
-    yield Picture("apng", apng, rgb)
-    for level in (0, 9):
-        yield Picture(f"png compressed {level}", png(WIDTH, HEIGHT, 8, 2, rgb.tobytes(), level=level), rgb)
-    yield Picture("png interlaced", interlaced(rgb), rgb)
-    yield Picture("png interlaced, tiny", interlaced(rgb[:3, :2]), rgb[:3, :2])
-    yield from _bad_pngs(rgb)
 
 
 def _bad_pngs(rgb: Array) -> Iterator[Picture]:
@@ -303,6 +313,11 @@ def _jpegs() -> Iterator[Picture]:
         yield Picture(f"jpeg {path.stem}", path.read_bytes(), by_pillow(path.read_bytes()))
     pure = save(Image.new("CMYK", (WIDTH, HEIGHT), (255, 0, 0, 0)), "JPEG")
     yield Picture("jpeg pure cyan", pure, np.tile(np.array([0, 255, 255], np.uint8), (HEIGHT, WIDTH, 1)), 2)
+    yield from _turned_jpegs(rgb)
+    yield from _bad_jpegs(rgb)
+
+
+def _turned_jpegs(rgb: Array) -> Iterator[Picture]:
     plain = by_pillow(jpeg(rgb))
     for orientation in range(1, 9):
         yield Picture(f"jpeg orientation {orientation}", jpeg(rgb, exif=exif(orientation)), upright(plain, orientation))
@@ -323,7 +338,6 @@ def _jpegs() -> Iterator[Picture]:
     xmp = b"http://ns.adobe.com/xap/1.0/\0<x><tiff:Orientation>3</tiff:Orientation></x>"
     yield Picture("jpeg turned by XMP", with_segment(base, 0xE1, xmp), upright(plain, 3))
     yield Picture("jpeg XMP against exif", with_segment(with_segment(base, 0xE1, xmp), 0xE1, big), upright(plain, 8))
-    yield from _bad_jpegs(rgb)
 
 
 def _ycck(rgb: Array) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from zephon.plugin import Outcome
 from zephon.recipe import operator_fingerprint
 from zephon.testing import check_operator
 from zephon_vision import columns
+from zephon_vision._decoders_source import load_bytes
 from zephon_vision.decoders import decode
 from zephon_vision.probe_images import ProbeImages
 
@@ -127,6 +129,17 @@ def test_paths_stay_under_the_media_root(tmp_path: Path) -> None:
     without = probe(group, column="image").group
     assert "is a path" in infos(without)[0][0]["error"]
     assert infos(without)[list(paths).index(url)][0]["error"] is None
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_among_images_is_a_bad_image_and_waited_for_by_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.jpg")
+    outcome = probe(
+        pa.RecordBatch.from_arrays([pa.array(["x.jpg"])], names=["image"]), column="image", media_root=str(tmp_path)
+    )
+    assert infos(outcome.group)[0][0]["error"] == "unreadable: 'x.jpg' is a pipe or a device"
+    with pytest.raises(DataError, match="is a pipe or a device"):
+        load_bytes((None, "x.jpg"), str(tmp_path))
 
 
 def test_limits_make_bad_images() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -115,7 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.command == "demo" and given.vlm and given.size is not None:
         parser.error("demo: --size is for the demo of text, not for --vlm")
     try:
-        return _run(given)
+        status = _run(given)
+        sys.stdout.flush()  # here, where a disk that is full can still be told
+        return status
     except ZephonError as error:
         print(f"zephon: {error}", file=sys.stderr)
         return 1
@@ -123,8 +126,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # the reader, say `head`, has seen enough; keep the interpreter from complaining when it flushes stdout
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go_of_stdout()
         return 0
+    except OSError as error:
+        if error.filename is not None or error.errno not in _FULL:
+            raise
+        _let_go_of_stdout()
+        print(f"zephon: the output can't be written: {error.strerror}", file=sys.stderr)
+        return 1
+
+
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
+"""What writing to a file that stdout leads to may raise, without a name; where a command writes files, its errors name them."""
+
+
+def _let_go_of_stdout() -> None:
+    """What is still to be written goes nowhere, so that the end of the program doesn't fail by it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(given: argparse.Namespace) -> int:

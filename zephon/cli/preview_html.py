@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
+from zephon.atomic import write_whole
 from zephon.cli.image_header import read_header
 from zephon.cli.preview import Document, Packed, Part, Preview, Shown
 
@@ -41,8 +42,12 @@ table { border-collapse: collapse } td, th { padding: .15em .8em .15em 0; text-a
 
 
 def write_html(preview: Preview, path: Path) -> None:
-    """Write the page."""
-    path.write_text(page(preview), encoding="utf-8")
+    """Write the page; an older one stays until it is there as a whole."""
+    data = page(preview).encode("utf-8")
+    if path.exists() and not path.is_file():  # /dev/stdout, say, whose place no file may take
+        path.write_bytes(data)
+    else:
+        write_whole(path.resolve(), [data])
 
 
 def page(preview: Preview) -> str:

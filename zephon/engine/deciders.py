@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.arrays import to_arrow
-from zephon.engine.faults import Losses
+from zephon.engine.faults import Losses, placed
 from zephon.engine.spill import Source, held_bytes, in_memory_of_its_own
 from zephon.engine.stages import INDEX
-from zephon.errors import InternalError, at
+from zephon.errors import InternalError, RecipeError, at
 from zephon.keys import I64
 from zephon.plugin import Accumulator, Decision, LaneWindow, SelectOperator, Selector, StatefulOperator
 
@@ -53,14 +53,18 @@ class Deciders:
     def add(self, group: pa.RecordBatch, losses: Losses) -> list[Decision]:
         """Feed the next group; what is decided by that."""
         number, self._number = self._number, self._number + 1
-        with at(operator=self._name):
-            if self._builder is not None:
-                made = list(self._builder.add(group, number))
-                for decision in made:
-                    losses.of_drops(self._name, group, decision.drops)
-            else:
-                made = [_as_decision(group, number, self._light)]
-        return self._select(made)
+        try:
+            with at(operator=self._name):
+                if self._builder is not None:
+                    made = list(self._builder.add(group, number))
+                    for decision in made:
+                        losses.of_drops(self._name, group, decision.drops)
+                else:
+                    made = [_as_decision(group, number, self._light)]
+            return self._select(made)
+        except RecipeError as error:  # a column of a type that isn't taken
+            placed(error, group)
+            raise
 
     def flush(self, losses: Losses) -> list[Decision]:
         """The window ends: everything that is held is decided."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 from zephon import groups
 from zephon.encodings import decoded_group
 from zephon.engine.counts import Counts, add_counts, difference, flat, has_documents, record_counts
-from zephon.errors import DataError, InternalError, LimitError, PluginError, RunnerError, Where, ZephonError, wrap
+from zephon.errors import DataError, InternalError, LimitError, PluginError, RecipeError, RunnerError, Where, ZephonError, wrap
 from zephon.plugin import Drops, Outcome, at, place_of
 from zephon.views import alike
 
@@ -152,7 +152,8 @@ def apply_under(policy: Policy, apply: Apply, group: pa.RecordBatch, *, operator
 
     Raises:
         DataError: a row failed, and the policy is to raise.
-        ZephonError: not about records at all (a library that doesn't do what it should, a missing package), whatever the policy.
+        ZephonError: not about records at all (a column of a type that the operator doesn't take, a library that doesn't do what it
+            should, a missing package), whatever the policy.
     """
     made = _by_halves(policy, apply, group, operator, losses)
     return made if len(made) < 2 else _alike(made, operator, losses)
@@ -163,6 +164,9 @@ def _by_halves(policy: Policy, apply: Apply, group: pa.RecordBatch, operator: st
         with at(operator=operator):
             made = [_apply_once(apply, group, operator, losses)]
     except Exception as error:
+        if isinstance(error, RecipeError):
+            placed(error, group, operator)  # the first of the records, which fail all alike
+            raise
         if policy != "raise" and not is_of_records(error):
             raise
         if policy == "raise" and isinstance(error, ZephonError) and error.where.row is not None:

@@ -12,8 +12,9 @@ from zephon import groups, keys
 from zephon.arrays import to_arrow
 from zephon.dataset import Dataset
 from zephon.engine.faults import Losses, Policy, apply_under
+from zephon.engine.pump import locate
 from zephon.engine.schemas import source_schema, with_provenance
-from zephon.errors import RecipeError, at
+from zephon.errors import RecipeError, ZephonError, at
 from zephon.keys import I64
 from zephon.plugin import CountsTokens, Operator
 
@@ -68,7 +69,8 @@ def measure(
     """Tokens per record of each data set, by name.
 
     Raises:
-        RecipeError: no operator before the first accumulator makes tokens, and there is no `measure` function.
+        RecipeError: no operator before the first accumulator makes tokens, and there is no `measure` function; a column of a type that
+            one of them doesn't take.
     """
     before: list[tuple[Operator, Policy]] = []
     counter: CountsTokens | None = None
@@ -83,9 +85,13 @@ def measure(
         if not len(dataset.units):
             found[dataset.name] = 1.0
             continue
-        with at(dataset=dataset.name):
-            group = sample(dataset, columns, number, samples)
-            tokens = sum(int(count(row)) for row in groups.iter_rows(group)) if count else _tokens(group, bound, counter)
+        try:
+            with at(dataset=dataset.name):
+                group = sample(dataset, columns, number, samples)
+                tokens = sum(int(count(row)) for row in groups.iter_rows(group)) if count else _tokens(group, bound, counter)
+        except ZephonError as error:
+            locate(error, [d.name for d in datasets], lambda component, shard: datasets[component].shards[shard].path)
+            raise
         found[dataset.name] = max(tokens, 1) / len(group)
     return found
 

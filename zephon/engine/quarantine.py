@@ -8,8 +8,9 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
+from io import FileIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from zephon.dataset import Dataset
 from zephon.engine.faults import Losses
@@ -31,7 +32,7 @@ class Quarantine:
         self._ledger = ledger
         self._in_a_row: dict[tuple[int, int], dict[str, int]] = {}
         """By lane and level: how many failed last in each operator."""
-        self._file: TextIO | None = None
+        self._file: FileIO | None = None
         if options.quarantine is not None:
             with writing(f"quarantine={options.quarantine!r}", RecipeError):
                 _check_writable(Path(options.quarantine))
@@ -84,9 +85,8 @@ class Quarantine:
             return
         with writing(f"quarantine={self._options.quarantine!r}", RunnerError):
             if self._file is None:
-                self._file = open(self._options.quarantine, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
-            self._file.write(json.dumps(line, sort_keys=True) + "\n")
-            self._file.flush()
+                self._file = _opened(self._options.quarantine)
+            _append(self._file, json.dumps(line, sort_keys=True).encode() + b"\n")
 
     def close(self) -> None:
         """Close the file, if one was opened. What could not be written stays so, which was an error then."""
@@ -94,6 +94,32 @@ class Quarantine:
         if file is not None:
             with contextlib.suppress(OSError):
                 file.close()
+
+
+def _opened(path: str) -> FileIO:
+    """The file, to add to; a last line that lost its end (the machine stopped, say) does not swallow the next one."""
+    torn = False
+    if os.path.isfile(path) and os.path.getsize(path):
+        with open(path, "rb") as before:
+            before.seek(-1, os.SEEK_END)
+            torn = before.read() != b"\n"
+    file = FileIO(path, "a")
+    if torn:
+        _append(file, b"\n")
+    return file
+
+
+def _append(file: FileIO, line: bytes) -> None:
+    """Add all of a line or nothing, since a file with a part of one can't be given back as `exclude=`. Raises `OSError`."""
+    done = 0
+    try:
+        while done < len(line):
+            done += file.write(line[done:])
+    except OSError:
+        with contextlib.suppress(OSError):
+            if done and os.fstat(file.fileno()).st_size == file.tell():  # no other rank has added to it since
+                file.truncate(file.tell() - done)
+        raise
 
 
 def _check_writable(path: Path) -> None:

@@ -298,6 +298,8 @@ class Run:
 
     def close(self) -> None:
         """Stop and join everything. Idempotent."""
+        if self._finalizer is not None and not self._finalizer.alive:
+            return  # the program has ended and closed it; an iterator that goes after that finds modules without their names
         _close_parts(self._driver, self._runner, self._local, self._turns)
         if self._finalizer is not None:
             self._finalizer.detach()  # not before: a Ctrl-C may come while parts are closed, and leave it the others

@@ -66,7 +66,7 @@ class BatchDataset(IterableDataset[Any]):
         if info.num_workers > 1:
             raise RunnerError(
                 f"a DataLoader with {info.num_workers} workers would deliver every batch {info.num_workers} times",
-                hint="use num_workers=0 (or 1); the pipeline has its own workers: `pipeline.options(max_workers=..)`",
+                hint="use num_workers=0 (or 1); the pipeline has its own workers: `pipeline.options(workers=…)`",
             )
         self._worker.fill_(_RUNNING)
         try:
@@ -133,7 +133,7 @@ def make_torch_dataset(
 
 
 def collate(batch: Any) -> Any:
-    """A `collate_fn` that passes batches through, for loaders that insist on a batch size; it must then be 1."""
+    """A `collate_fn` that passes batches through, for loaders that insist on a batch size; where it isn't 1, a `RecipeError`."""
     if not isinstance(batch, list):
         return batch
     if len(batch) != 1:

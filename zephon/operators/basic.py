@@ -152,10 +152,7 @@ class Filter(Operator):
         """The same."""
         _check_columns("filter", schema, self.columns or ())
         if self.expression is not None and (error := refusal(self.expression, schema)):
-            raise RecipeError(
-                f"filter's expression {self.expression!s} doesn't go with the columns: {str(error).splitlines()[0]}",
-                hint=f"at that point there are {', '.join(groups.user_columns(schema))}",
-            ) from error
+            raise self._refused(error, schema) from error
         return schema
 
     def bind(self) -> Apply:
@@ -176,8 +173,18 @@ class Filter(Operator):
     def _by_expression(self, group: pa.RecordBatch) -> I64:
         row = to_arrow(np.arange(group.num_rows, dtype=np.int64))
         table = pa.Table.from_batches([group.append_column(_NUMBER, row)])
-        kept: I64 = to_numpy(table.filter(self.expression).column(_NUMBER))
+        try:
+            kept: I64 = to_numpy(table.filter(self.expression).column(_NUMBER))
+        except pa.ArrowNotImplementedError as error:  # there is nothing that works on columns of these types
+            raise self._refused(error, group.schema) from error
         return kept
+
+    def _refused(self, error: Exception, schema: pa.Schema) -> RecipeError:
+        kinds = ", ".join(f"{name}: {schema.field(name).type}" for name in groups.user_columns(schema))
+        return RecipeError(
+            f"filter's expression {self.expression!s} doesn't go with the columns: {str(error).splitlines()[0]}",
+            hint=f"at that point there are {kinds}",
+        )
 
 
 _NUMBER = "_row_number"
@@ -225,6 +232,7 @@ class MapBatches(Operator):
         there = [n for n in groups.PROVENANCE if group.schema.get_field_index(n) >= 0]
         given = groups.select(group, names + there if self.with_provenance else names)
         made = _as_batch(self.fn(given, **self.fn_kwargs))
+        groups.check_names(made.schema)
         if self.with_provenance:
             for name in there:
                 if made.schema.get_field_index(name) < 0:
@@ -266,7 +274,7 @@ class DecodeText(Operator):
         """The same with the field as text."""
         _check_columns("decode_text", schema, (self.field,))
         index = schema.get_field_index(self.field)
-        return schema.set(index, pa.field(self.field, _text_type(schema.field(index).type)))
+        return schema.set(index, pa.field(self.field, self._made(schema.field(index).type)))
 
     def bind(self) -> Apply:
         """The decoding."""
@@ -274,13 +282,24 @@ class DecodeText(Operator):
 
     def _apply(self, group: pa.RecordBatch) -> pa.RecordBatch:
         array = groups.column(group, self.field)
-        kind = _text_type(array.type)
+        kind = self._made(array.type)
         if array.type == kind:
             return group
         if self.encoding.lower().replace("_", "-") in ("utf-8", "utf8") and self.errors == "strict":
             return groups.set_column(group, self.field, array.cast(kind))
         texts = [None if value is None else value.decode(self.encoding, self.errors) for value in array.to_pylist()]
         return groups.set_column(group, self.field, pa.array(texts, type=kind))
+
+    def _made(self, kind: pa.DataType) -> pa.DataType:
+        """The type of text for a column of this type. Raises `RecipeError` where it holds neither bytes nor text."""
+        t = pa.types
+        if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
+            return kind
+        if t.is_binary(kind) or t.is_fixed_size_binary(kind) or t.is_null(kind):
+            return pa.string()
+        if t.is_large_binary(kind) or t.is_binary_view(kind):
+            return pa.large_string()
+        raise RecipeError(f"column {self.field!r} is {kind}, not bytes", hint="name the column of bytes with field=")
 
 
 def arrow_type(kind: str | pa.DataType) -> pa.DataType:
@@ -379,14 +398,3 @@ def _as_batch(made: Any) -> pa.RecordBatch:
         arrays = [a if isinstance(a, pa.Array) else pa.array(a) for a in made.values()]
         return pa.RecordBatch.from_arrays(arrays, names=list(made))
     raise TypeError(f"the function returned {type(made).__name__}; it must return a RecordBatch, a Table or a dict of arrays")
-
-
-def _text_type(kind: pa.DataType) -> pa.DataType:
-    t = pa.types
-    if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
-        return kind
-    if t.is_binary(kind) or t.is_fixed_size_binary(kind) or t.is_null(kind):
-        return pa.string()
-    if t.is_large_binary(kind) or t.is_binary_view(kind):
-        return pa.large_string()
-    raise RecipeError(f"decode_text needs bytes, not {kind}")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon import groups
-from zephon.arrays import to_arrow, to_numpy
+from zephon.arrays import is_number, to_arrow, to_numpy
 from zephon.errors import DataError, InternalError, RecipeError, unknown
 from zephon.groups import LOSS_MASK
 from zephon.keys import I64
@@ -51,7 +51,7 @@ class PackFlat(StatefulOperator):
     max_documents: int | None = None
     """At most so many document pieces in a sequence; attention kernels have limits."""
     pad_token_id: int | None = None
-    """None: the tokenizer's, which the pipeline fills in."""
+    """None: the tokenizer's, or where it has none its EOS; the pipeline fills it in."""
     over_long: OverLong = "split"
     """What becomes of documents longer than `max_length`."""
     min_sequence_length: int = 0
@@ -59,7 +59,7 @@ class PackFlat(StatefulOperator):
     homogeneity: Homogeneity = "none"
     """`full`: a sequence has documents of one data set only; `group`: of one group of data sets."""
     groups: Mapping[str, Sequence[str]] | None = None
-    """For `homogeneity="group"`: name of the group → its data sets."""
+    """For `homogeneity="group"`: name of the group → its data sets; one that no group names is a group of its own."""
     component_groups: tuple[int, ...] | None = field(default=None, repr=False)
     """The number of the group of each component, which the pipeline works out from `groups`."""
     emit_positions: bool = True
@@ -116,9 +116,7 @@ class PackFlat(StatefulOperator):
         """Tokens, the token columns that are there, and what is known of each document piece."""
         if schema.get_field_index(groups.TOKENS) < 0:
             raise RecipeError(f"pack_flat needs the column {groups.TOKENS!r}", hint="tokenize before packing")
-        kind = schema.field(groups.TOKENS).type
-        if not (_is_list(kind) and (pa.types.is_integer(kind.value_type) or pa.types.is_null(kind.value_type))):
-            raise RecipeError(f"pack_flat needs lists of integers in {groups.TOKENS!r}, not {kind}")
+        check_token_columns(schema, self.token_columns)
         return _packed_schema(schema, self.token_columns)
 
     def accumulator(self, where: LaneWindow) -> PackAccumulator:
@@ -169,8 +167,23 @@ class PackFlat(StatefulOperator):
             )
 
 
+def check_token_columns(schema: pa.Schema, token_columns: Iterable[str]) -> None:
+    """Raise `RecipeError` where the tokens are no lists of integers, or one of the columns beside them (those that are there) is no list
+    of numbers."""
+    for name in (groups.TOKENS, *token_columns):
+        index = schema.get_field_index(name)
+        if index < 0:
+            continue
+        kind: Any = schema.field(index).type
+        wanted, fits = ("integers", pa.types.is_integer) if name == groups.TOKENS else ("numbers", is_number)
+        if not (_is_list(kind) and (fits(kind.value_type) or pa.types.is_null(kind.value_type))):
+            hint = "tokenize before packing" if name == groups.TOKENS else "leave it out of token_columns="
+            raise RecipeError(f"column {name!r} is {kind}, not lists of {wanted}", hint=hint)
+
+
 def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    t = pa.types
+    return t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind) or t.is_list_view(kind)
 
 
 def _packed_schema(schema: pa.Schema, token_columns: Sequence[str]) -> pa.Schema:
@@ -204,12 +217,14 @@ class PackAccumulator:
 
         Raises:
             DataError: no token column; a token column whose lists have other lengths than the tokens.
+            RecipeError: a token column of another type.
         """
         settings = self._settings
         names = [groups.TOKENS, *(n for n in settings.token_columns if group.schema.get_field_index(n) >= 0)]
         payload = groups.select(group, names)
+        check_token_columns(payload.schema, settings.token_columns)
         lengths = _lengths(payload, group)
-        component = _provenance(group, groups.COMPONENT)
+        component = groups.provenance(group, groups.COMPONENT, unknown=0)
         used, lengths, drops = self._within_limits(lengths, component)
         if not len(used):
             return [Decision(groups.empty_group(_LIGHT), {}, drops)] if drops.rows else []
@@ -347,13 +362,6 @@ def _lengths(payload: pa.RecordBatch, group: pa.RecordBatch) -> I64:
                 f"column {name!r} has {int(other[row])} values for {int(tokens[row])} tokens", where=place_of(group, row)
             )
     return tokens
-
-
-def _provenance(group: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
-    """A provenance column; zeros where the group has none."""
-    if group.schema.get_field_index(name) < 0:
-        return np.zeros(group.num_rows, dtype=np.int64)
-    return groups.ints(group, name)
 
 
 def _sums(numbers: npt.NDArray[Any], amounts: I64) -> dict[int, int]:

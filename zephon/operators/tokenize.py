@@ -315,8 +315,7 @@ class _Dropped:
     """What was left out of a group, with its tokens per component."""
 
     def __init__(self, group: pa.RecordBatch) -> None:
-        has = group.schema.get_field_index(groups.COMPONENT) >= 0
-        self._component = groups.ints(group, groups.COMPONENT) if has else np.full(group.num_rows, -1)
+        self._component = groups.provenance(group, groups.COMPONENT, unknown=-1)
         self._rows: dict[str, I64] = {}
         self._tokens: dict[str, Mapping[int, int]] = {}
 

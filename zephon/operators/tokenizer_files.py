@@ -197,7 +197,7 @@ def _from_name(name: str) -> LoadedTokenizer:
         return _read(file, [file.parent / n for n in _NAMING_FILES])
     if Path(name).expanduser().is_dir():
         return _from_transformers(name)
-    if not _HUB_ID.fullmatch(name) or name.startswith("."):
+    if not _HUB_ID.fullmatch(name) or name.startswith(".") or name.endswith(".json"):  # a file in another folder
         raise RecipeError(f"there is no tokenizer file or folder {name!r}")
     return _from_hub(name)
 
@@ -224,10 +224,16 @@ _NAMING_FILES = ("special_tokens_map.json", "tokenizer_config.json")
 
 def _from_hub(name: str) -> LoadedTokenizer:
     hub = _import("huggingface_hub", "transformers")
+    hint = "check the name, or give the path of a folder with its tokenizer.json"
 
-    def fetch(file: str) -> Path | None:
+    def fetch(file: str, commit: str | None = None) -> Path | None:
+        # Of a commit, what the cache holds is so. To ask the hub for each file again would take as many round trips, and where there is
+        # no network, half a minute of the hub library's retries for each.
+        known = None if commit is None else hub.try_to_load_from_cache(name, file, revision=commit)
+        if known is not None:
+            return Path(known) if isinstance(known, str) else None
         try:
-            return Path(hub.hf_hub_download(name, file))
+            return Path(hub.hf_hub_download(name, file, revision=commit))
         except hub.errors.LocalEntryNotFoundError:
             # The hub didn't answer (this is a subclass of the next one). Missing is then only what the cache knows to be missing:
             # without the file that names its special tokens, a tokenizer would silently give other ids.
@@ -239,11 +245,12 @@ def _from_hub(name: str) -> LoadedTokenizer:
 
     try:
         file = fetch("tokenizer.json")
-        naming = [fetch(n) for n in _NAMING_FILES]
+        naming = [] if file is None else [fetch(n, file.parent.name) for n in _NAMING_FILES]  # its folder is its commit's
     except Exception as error:
+        silent = isinstance(error, hub.errors.LocalEntryNotFoundError)
         raise RecipeError(
             f"the tokenizer {name!r} is neither a local path nor to be had from the hub: {type(error).__name__}: {error}",
-            hint="check the name, or give the path of a folder with its tokenizer.json",
+            hint=f"{hint}; without a network, HF_HUB_OFFLINE=1 looks at once into the hub's cache alone" if silent else hint,
         ) from error
     if file is None:
         return _from_transformers(name)

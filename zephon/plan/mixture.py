@@ -28,10 +28,12 @@ _MAX_SEATS = 1 << 19
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Weights that hold for `records` draws (over all lanes together); None: until the end."""
+    """Weights that hold for a span of draws."""
 
     weights: Mapping[str, float]
     records: int | None = None
+    """Draws over all lanes together, rounded up to as many for each lane; then the next phase begins, and after the last one the run is
+    over. None (the last phase only): until the end of the data."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class MixtureSpec:
 
     Args:
         weights: name → weight; 0 leaves a data set out.
-        phases: instead of `weights`: phases in order, all but the last with `records`.
+        phases: instead of `weights`: phases in order, all but the last with `records` (the last one may have it, too).
 
     Raises:
         RecipeError: a weight is NaN, infinite or negative, all are zero, or a phase before the last has no length.

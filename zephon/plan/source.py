@@ -237,7 +237,7 @@ class Plan:
 
 
 class WorkSource:
-    """Anything that plans chunks for lanes; `StaticMixtureWorkSource` is the one that ships."""
+    """What plans chunks for lanes, as a name for annotations: `StaticMixtureWorkSource` is the only one, and what pipelines take."""
 
 
 class StaticMixtureWorkSource(WorkSource):
@@ -282,6 +282,11 @@ class StaticMixtureWorkSource(WorkSource):
         self.datasets = list(datasets) if isinstance(datasets, Sequence) else [datasets]
         if not self.datasets:
             raise RecipeError("a source needs at least one data set")
+        odd = next((d for d in self.datasets if not isinstance(getattr(d, "name", None), str)), None)
+        if odd is not None:
+            raise RecipeError(
+                f"a source takes data sets, got {odd!r:.60}", hint="Dataset.from_path(name, path) makes one of files"
+            )
         names = [d.name for d in self.datasets]
         twice = next((name for name, count in Counter(names).items() if count > 1), None)
         if twice is not None:
@@ -348,7 +353,7 @@ class StaticMixtureWorkSource(WorkSource):
         self._measured = {d.name: float(tokens_per_record[d.name]) for d in self.datasets}
 
     def plan(self, lanes: int) -> Plan:
-        """The plan for this many lanes."""
+        """The plan for this many lanes. Raises `RecipeError` where `lanes` is below 1, or a data set can't make its passes."""
         if lanes < 1:
             raise RecipeError(f"lanes is {lanes}; it must be ≥ 1")
         return Plan(self, lanes=lanes, tokens_per_record=self.tokens_per_record)

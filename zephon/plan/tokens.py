@@ -21,6 +21,9 @@ class TokenEstimation:
 
     The sample is a function of the data alone, so all ranks find the same numbers; they are kept in the state, and a restored run does not
     sample again.
+
+    Raises:
+        RecipeError: a number that isn't above 0, or another text than "measure".
     """
 
     primer: Literal["measure"] | float | Mapping[str, float] = "measure"
@@ -40,7 +43,7 @@ class TokenEstimation:
                 raise RecipeError(f"tokens per record must be > 0, got {number!r}")
 
     def given(self, names: list[str]) -> dict[str, float] | None:
-        """The tokens per record where they need no sample; None where they do."""
+        """The tokens per record where they need no sample; None where they do. Raises `RecipeError` where a mapping lacks one."""
         if isinstance(self.primer, str):
             return None
         if isinstance(self.primer, Mapping):

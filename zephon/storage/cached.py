@@ -33,7 +33,7 @@ class CachedStore:
     """A store of URLs whose files are kept on local disk.
 
     A read of a few bytes (a footer, an index) goes to the store itself: planning must not download the data. When a process
-    has asked for more than a sixteenth of a file, the whole file is fetched, once per node.
+    has asked for more than a sixteenth of a file (of a small one 256 KiB, or half), the whole file is fetched, once per node.
     """
 
     def __init__(self, inner: FsspecStore, options: CacheOptions) -> None:

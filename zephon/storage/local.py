@@ -45,12 +45,16 @@ class LocalStore:
         """See `Store.files`. Links to directories are followed; one that leads back into itself is read once.
 
         Raises:
-            DataError: a directory can't be listed, or a link leads nowhere.
+            DataError: a directory can't be listed, a link leads nowhere, or `path` is a pipe or a device, which can't be read twice.
         """
         try:
             found = os.stat(path)
-            if not stat.S_ISDIR(found.st_mode):
+            if stat.S_ISREG(found.st_mode):
                 return [FileInfo(path, found.st_size)]
+            if not stat.S_ISDIR(found.st_mode):
+                raise DataError(
+                    f"{path!r} is a pipe or a device, and data is read more than once", hint="write it to a file first"
+                )
             return sorted(_walk(path, {(found.st_dev, found.st_ino)}), key=lambda f: f.path)
         except OSError as error:
             raise DataError(f"{error.filename or path!r} can't be listed: {error.strerror}") from error
@@ -136,9 +140,9 @@ def _walk(directory: str, seen: set[tuple[int, int]]) -> Iterator[FileInfo]:
             if is_hidden(entry.name):
                 continue
             found = entry.stat()  # follows links; one that leads nowhere raises and is named
-            if not stat.S_ISDIR(found.st_mode):
+            if stat.S_ISREG(found.st_mode):
                 yield FileInfo(entry.path, found.st_size)
-            elif (found.st_dev, found.st_ino) not in seen:
+            elif stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) not in seen:
                 seen.add((found.st_dev, found.st_ino))
                 yield from _walk(entry.path, seen)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+from zephon.checks import number
 from zephon.errors import RecipeError, unknown
 
 __all__ = ["CacheOptions", "StoreOptions", "parse_bytes"]
@@ -48,9 +49,7 @@ def _from_any(kind: Any, given: Any) -> Any:
 
 def _check_numbers(options: Any, names: tuple[str, ...], least: float) -> None:
     for name in names:
-        value = getattr(options, name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-            raise RecipeError(f"{name} of {type(options).__name__} is {value!r}; it must be a number ≥ {least}")
+        number(f"{name} of {type(options).__name__}", getattr(options, name), least)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +95,7 @@ class StoreOptions:
     first_wait_s: float = 0.5
     """The wait before the second try; it doubles with each, and a keyed jitter of ±50 % is put on it."""
     longest_wait_s: float = 30.0
-    """Where the doubling ends. A store that says how long to wait (`Retry-After`) is obeyed beyond it."""
+    """Where the doubling ends. A store that says how long to wait (`Retry-After`) is obeyed beyond it, up to five minutes."""
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 30.0
     """The longest time without a byte: a body that stalls is noticed."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zephon.arrays import from_values, list_sizes, to_arrow, to_numpy
+from zephon.arrays import from_values, list_sizes, struct_parts, to_arrow, to_numpy
 from zephon.encodings import decoded, is_encoded
 from zephon.errors import DataError
 from zephon.keys import I64
@@ -20,6 +20,8 @@ from zephon_vision._taking import taken, together
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_\-\s]+={0,2}\s*")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
+PLACES = ("path", "base64", "url", "image")
+"""Where a struct has an image's path, URL or text; the first that is there counts."""
 _STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
 
 
@@ -117,17 +119,14 @@ def _leaves(array: Any, rules: ImageRules) -> tuple[Any, Any]:
         return array, pa.nulls(len(array), pa.string())
     if t.is_string(kind):
         return _from_strings(pa.nulls(len(array), pa.binary()), array, rules)
-    if t.is_struct(kind):
-        return _from_structs(array, rules)
-    raise DataError(f"images as {kind} are not understood", hint="struct<bytes, path>, binary and string are")
+    return _from_structs(array, rules)
 
 
 def _from_structs(array: Any, rules: ImageRules) -> tuple[Any, Any]:
-    names = [f.name for f in array.type]
-    parts = dict(zip(names, array.flatten(), strict=True))  # a null struct has null parts
+    parts = struct_parts(array)
     size = len(array)
     data = _plain(parts["bytes"]) if "bytes" in parts else pa.nulls(size, pa.binary())
-    where = next((parts[n] for n in ("path", "base64", "url", "image") if n in parts), pa.nulls(size, pa.string()))
+    where = next((parts[n] for n in PLACES if n in parts), pa.nulls(size, pa.string()))
     path = _plain(where)
     if pa.types.is_null(data.type):
         data = data.cast(pa.binary())
@@ -135,8 +134,6 @@ def _from_structs(array: Any, rules: ImageRules) -> tuple[Any, Any]:
         path = path.cast(pa.string())
     if pa.types.is_string(data.type):  # JSON holds no bytes
         return _from_strings(pa.nulls(size, pa.binary()), data.fill_null(path) if data.null_count else data, rules)
-    if not (pa.types.is_binary(data.type) or pa.types.is_binary_view(data.type)) or not pa.types.is_string(path.type):
-        raise DataError(f"images as {array.type} are not understood", hint="bytes must be binary and path a string")
     return _from_strings(data, path, rules)
 
 

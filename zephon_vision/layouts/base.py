@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
-from zephon.errors import DataError
+from zephon.errors import DataError, RecipeError
 from zephon_vision.layouts._build import Builder
-from zephon_vision.layouts._images import short
+from zephon_vision.layouts._images import PLACES, short
 
 Kind = Literal["text", "binary", "image", "images", "texts", "turns", "talk", "pairs", "structs", "null", "other"]
 """What a column may be, by its type alone:
@@ -98,6 +98,27 @@ def is_list(kind: Any) -> bool:
         or t.is_list_view(kind)
         or t.is_large_list_view(kind)
     )
+
+
+def check_images(kind: Any, column: str) -> None:
+    """Raise `RecipeError` where a column of this type holds no images: one per row, or lists of them, nested or not."""
+    if not _holds_images(kind):
+        raise RecipeError(
+            f"column {column!r} is {kind}, not images",
+            hint="images are struct<bytes, path>, binary (the file) or string (its path), or lists of these; name them with image_column=",
+        )
+
+
+def _holds_images(kind: Any) -> bool:
+    t = pa.types
+    if t.is_dictionary(kind) or t.is_run_end_encoded(kind) or is_list(kind):
+        return _holds_images(kind.value_type)
+    if not t.is_struct(kind):
+        return kind_of(kind) in ("text", "binary", "null")
+    parts = {field.name: kind_of(field.type) for field in kind}
+    place = next((name for name in PLACES if name in parts), None)
+    data = parts.get("bytes", "null") in ("binary", "text", "null")
+    return data and ("bytes" in parts if place is None else parts[place] in ("text", "null"))
 
 
 _LISTS: dict[str, Kind] = {"text": "texts", "binary": "images", "image": "images", "images": "images", "null": "null"}

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from zephon import groups
 from zephon.errors import RecipeError, unknown
-from zephon_vision.layouts.base import Kind, Layout, kind_of, kind_of_value
+from zephon_vision.layouts.base import Kind, Layout, check_images, kind_of, kind_of_value
 from zephon_vision.layouts.caption import Caption
 from zephon_vision.layouts.finevision import FineVision
 from zephon_vision.layouts.llava import Llava
@@ -60,14 +60,24 @@ def choose(schema: pa.Schema, layout: str, *, image: Sequence[str] | None = None
         image, text: the columns, where the user names them.
 
     Raises:
-        RecipeError: no layout fits, or the one that is asked for doesn't; with what was found.
+        RecipeError: no layout fits, or the one that is asked for doesn't, with what was found; a column holds no images.
     """
+    found = find(schema, layout, image=image, text=text)
+    if found is None:
+        raise _nothing(layout, [f for f in schema if not groups.is_internal(f.name)])
+    return found
+
+
+def find(schema: pa.Schema, layout: str, *, image: Sequence[str] | None, text: str | None) -> Choice | None:
+    """The same, None where no layout fits."""
     fields = [f for f in schema if not groups.is_internal(f.name)]
     kinds: dict[str, Kind] = {f.name: kind_of(f.type) for f in fields}
     for name in (*(image or ()), *((text,) if text else ())):
         if name not in kinds:
             raise RecipeError(f"interleave: {unknown('column', name, kinds)}")
     images = tuple(image) if image else image_columns(kinds)
+    for name in images or ():
+        check_images(schema.field(name).type, name)
     for candidate in LAYOUTS.values() if layout == "auto" else [_named(layout)]:
         claimed = _claim(candidate, kinds, text, images)
         if claimed is None or (layout == "auto" and isinstance(candidate, Caption) and not images and _hides_images(kinds)):
@@ -77,7 +87,7 @@ def choose(schema: pa.Schema, layout: str, *, image: Sequence[str] | None = None
         if kinds.get(name) in ("text", "binary"):
             others = tuple(n for n in images or () if n != name) or None
             return Choice(None if layout == "auto" else _named(layout), {}, others, json=name)
-    raise _nothing(layout, fields)
+    return None
 
 
 def choose_for_json(value: Mapping[str, Any], layout: Layout | None, columns: Choice) -> Choice:

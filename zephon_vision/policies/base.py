@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar
 
 import numpy as np
@@ -230,16 +230,23 @@ def _kind(name: str) -> type[Policy]:
         known = sorted({known for known, _ in points})
         raise RecipeError(unknown("image policy", name, known), hint="or give from:PATH of a model's preprocessor_config.json")
     if len(named) > 1:
-        raise PluginError(f"image policy {name!r} is claimed by {' and '.join(sorted(p.value for p in named))}")
+        raise PluginError(
+            f"image policy {name!r} is claimed by {' and '.join(sorted(map(_whose, named)))}", hint="uninstall one of them"
+        )
     try:
         kind = named[0].load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that was meant to be run ends the program
         raise PluginError(
-            f"image policy {name!r} ({named[0].value}) fails on import: {type(error).__name__}: {error}"
+            f"image policy {name!r} of {_whose(named[0])} fails on import: {type(error).__name__}: {error}"
         ) from error
     if not (isinstance(kind, type) and issubclass(kind, Policy)):
-        raise PluginError(f"image policy {name!r} ({named[0].value}) is no subclass of Policy")
+        raise PluginError(f"image policy {name!r} of {_whose(named[0])} is no subclass of Policy")
     return kind
+
+
+def _whose(point: EntryPoint) -> str:
+    """The package of an entry point, and where it points."""
+    return f"{point.dist.name} {point.dist.version} ({point.value})" if point.dist else point.value
 
 
 @lru_cache(maxsize=64)

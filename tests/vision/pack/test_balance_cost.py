@@ -186,7 +186,7 @@ def test_what_would_change_its_steps_afterwards_is_refused_before_the_run() -> N
 
 
 def test_a_cost_that_is_no_number_or_not_there_is_refused() -> None:
-    with pytest.raises(RecipeError, match="a cost is a number"):
+    with pytest.raises(RecipeError, match="a cost is one"):
         BalanceCost(column="text").output_schema(pa.schema([pa.field("text", pa.string())]))
     rows = pa.RecordBatch.from_pydict({"image_blocks": pa.array([1, None], pa.int32())})
     with pytest.raises(DataError, match="1 of 2 rows"):

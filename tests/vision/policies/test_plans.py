@@ -177,9 +177,16 @@ def test_a_policy_that_can_not_be_loaded_is_named(tmp_path: Path, monkeypatch: p
     folder = tmp_path / "strange-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: strange\nVersion: 1.0\n")
-    lines = ["broken = not_there:Policy", "no_policy = json:loads", "twice = json:one", "clip = json:other"]
+    (tmp_path / "strange_script.py").write_text("raise SystemExit(2)")
+    lines = ["broken = not_there:Policy", "no_policy = json:loads", "script = strange_script:Policy", "clip = json:other"]
     (folder / "entry_points.txt").write_text("\n".join(["[zephon.image_policies]", *lines]))
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name, words in (("broken", "not_there"), ("no_policy", "no subclass of Policy"), ("clip", "is claimed by")):
+    named = r"of strange 1\.0 \(.*"
+    for name, words in (
+        ("broken", f"{named} fails on import: .*not_there"),
+        ("script", f"{named} fails on import: SystemExit: 2"),
+        ("no_policy", f"{named}no subclass of Policy"),
+        ("clip", r"is claimed by strange 1\.0 \(json:other\) and zephon"),
+    ):
         with pytest.raises(PluginError, match=words):
             load(f'{name}{{"unknown": 1}}')
