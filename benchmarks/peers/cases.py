@@ -16,6 +16,7 @@ Measure = Literal[
     "peak_pss_mb",
     "restore_s",
     "state_bytes",
+    "state_s",
     "first_batch_cpu_s",
     "import_cpu_s",
 ]
@@ -27,6 +28,7 @@ COSTS: tuple[Measure, ...] = (
     "peak_pss_mb",
     "restore_s",
     "state_bytes",
+    "state_s",
     "first_batch_cpu_s",
     "import_cpu_s",
 )
@@ -74,6 +76,8 @@ class Case:
     seconds: float = 1.5
     more: dict[str, Any] = field(default_factory=dict)
     measure: Measure = "rate"
+    beside: tuple[tuple[str, Measure], ...] = (("per CPU second", "cpu_rate"), ("first batch, s", "first_batch_s"))
+    """What else of a run stands in the table: head and measure of two columns."""
     workers: bool = False
     """The last word of each variant says how many workers (`w4`)."""
 
@@ -242,6 +246,7 @@ B5 = Case(
     data=_TEXT,
     seconds=0,
     measure="first_batch_s",
+    beside=(("CPU s", "first_batch_cpu_s"), ("import, s", "import_s")),
 )
 B8 = Case(
     "B8",
@@ -301,6 +306,7 @@ B6 = Case(
     ),
     data={"tokens": ("parquet", "arrayrecord")},
     measure="restore_s",
+    beside=(("checkpoint, bytes", "state_bytes"), ("checkpoint, s", "state_s")),
 )
 B7 = Case(
     "B7",
