@@ -94,6 +94,27 @@ def test_no_policy_covers_a_library_that_is_wrong(policy: str, runner: str) -> N
     assert caught.value.where.operator == "wrong_library"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Forgetful(Operator):
+    """Makes its rows from scratch."""
+
+    name: ClassVar[str] = "forgetful"
+
+    def inputs(self) -> tuple[str, ...]:
+        return ("id",)
+
+    def bind(self) -> Any:
+        return lambda group: group.select(["id"])
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_an_operator_that_loses_where_rows_came_from_is_named(policy: str, runner: str) -> None:
+    pipeline = pipeline_over(9, runner=runner, workers=2, on_error=policy).then(Forgetful()).batch(4)
+    with pytest.raises(PluginError, match=r"(?s)forgetful left out the provenance column .*carry_provenance") as caught:
+        list(pipeline)
+    assert caught.value.where.operator == "forgetful"
+
+
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 @pytest.mark.parametrize("word", [KeyboardInterrupt, SystemExit])
 def test_user_code_that_ends_the_program_is_not_a_bad_record(word: type[BaseException], policy: str, runner: str) -> None:

@@ -247,6 +247,13 @@ def test_a_rank_that_misses_lanes_says_which_and_how_to_help() -> None:
     PACKED.pipeline(dp_rank=1, dp_size=4, runner="inline").restore(alone)
 
 
+def test_a_lane_that_the_recipe_does_not_have_is_damage() -> None:
+    state = PACKED.pipeline(runner="inline").checkpoint()
+    state["lanes"]["4"] = state["lanes"]["3"]
+    with pytest.raises(CheckpointError, match="damaged: it has a lane 4, and its recipe has 4 lanes"):
+        PACKED.pipeline(runner="inline").restore(state)
+
+
 def test_microbatch_and_accumulation_may_change_at_a_resume() -> None:
     recipe = replace(PACKED, per_step=6)
     want, _ = reference(recipe, 6)

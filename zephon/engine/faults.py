@@ -245,8 +245,19 @@ def _apply_once(apply: Apply, group: pa.RecordBatch, operator: str, losses: Loss
     rows, tokens = losses.of_drops(operator, group, drops)
     if made is not group:
         made = decoded_group(made)
+        _check_provenance(operator, group, made)
         _balance(operator, group, made, rows, tokens, losses)
     return made
+
+
+def _check_provenance(operator: str, group: pa.RecordBatch, made: pa.RecordBatch) -> None:
+    """Rows that nobody can say the origin of could be neither counted nor named in an error, and a digest would not know them."""
+    lost = {*groups.PROVENANCE}.intersection(group.schema.names).difference(made.schema.names)
+    if lost:
+        raise PluginError(
+            f"{operator} left out the provenance column {min(lost)!r}, with which a record's origin is known",
+            hint="zephon.plugin.groups has take, set_column and carry_provenance, which keep them",
+        )
 
 
 def _balance(operator: str, group: pa.RecordBatch, made: pa.RecordBatch, rows: Counts, tokens: Counts, losses: Losses) -> None:
