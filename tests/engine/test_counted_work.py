@@ -144,7 +144,7 @@ def test_a_chunk_goes_through_a_stage_once() -> None:
 
 
 def test_no_thread_works_per_record() -> None:
-    """The same with threads: what the pump, the workers and the fetching threads call grows with the chunks, not with the records."""
+    """The same with threads: what all of them call grows with the chunks, not with the records."""
 
     def by_thread(chunk: int) -> Counter[str]:
         counted: Counter[str] = Counter()
@@ -153,9 +153,11 @@ def test_no_thread_works_per_record() -> None:
             if event == "call":
                 counted[threading.current_thread().name.rstrip("-0123456789")] += 1
 
+        flow = iter(filtered(chunk).options(workers=2))
         threading.setprofile(note)
+        sys.setprofile(note)
         try:
-            for _ in filtered(chunk).options(workers=2):
+            for _ in flow:
                 pass
         finally:
             threading.setprofile(None)  # type: ignore[arg-type]
@@ -163,6 +165,6 @@ def test_no_thread_works_per_record() -> None:
         return counted
 
     small, large = by_thread(SMALL), by_thread(LARGE)
-    assert {"zephon-pump", "zephon-worker", "zephon-fetch"} <= set(small)
-    for thread in small:
-        assert large[thread] - small[thread] < FREE * CHUNKS * (LARGE - SMALL), thread
+    assert {"zephon-pump", "zephon-worker", "zephon-fetch", "MainThread"} <= set(small)
+    # of one thread it says nothing: which of them turns the pump is a matter of time
+    assert large.total() - small.total() < FREE * CHUNKS * (LARGE - SMALL)
