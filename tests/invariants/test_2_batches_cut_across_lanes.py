@@ -16,7 +16,7 @@ from zephon.errors import RecipeError
 STEPS = 4
 
 
-@settings(max_examples=examples(25))  # the same with resumes in between: `test_three_resumes_on_other_topologies_equal_none`
+@settings(max_examples=examples(18))  # the same with resumes in between: `test_three_resumes_on_other_topologies_equal_none`
 @given(data=st.data(), recipe=recipes())
 def test_the_global_stream_is_identical_on_every_topology(data: st.DataObject, recipe: Recipe) -> None:
     want, _ = reference(recipe, STEPS)
@@ -27,7 +27,7 @@ def test_the_global_stream_is_identical_on_every_topology(data: st.DataObject, r
         assert [found.steps[s] for s in range(STEPS)] == want
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(18))
 @given(recipe=recipes(drop_last=False))
 def test_a_step_is_lane_after_lane_each_lanes_next_sequences(recipe: Recipe) -> None:
     lanes, _ = lane_streams(recipe, Topology(microbatch=1), STEPS)
@@ -36,7 +36,7 @@ def test_a_step_is_lane_after_lane_each_lanes_next_sequences(recipe: Recipe) -> 
     assert reference(recipe, STEPS)[0] == want
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(20))
 @given(data=st.data(), recipe=recipes())
 def test_a_microbatch_never_mixes_lanes_and_comes_in_order(data: st.DataObject, recipe: Recipe) -> None:
     topology = data.draw(topologies(recipe))
@@ -58,7 +58,7 @@ def test_a_microbatch_never_mixes_lanes_and_comes_in_order(data: st.DataObject, 
                 assert len(batch) == size or (batch.lane == -1 and not len(batch))
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(20))
 @given(recipe=recipes(passes=None, exhausted=None))
 def test_an_endless_run_fills_every_microbatch(recipe: Recipe) -> None:
     if recipe.passes is not None:

@@ -98,7 +98,7 @@ def global_rows(found: list[list[tuple[int, int, int, Rows]]]) -> list[Rows]:
     return [made[step] for step in sorted(made)]
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(18))
 @given(data=st.data(), recipe=recipes(passes=1))
 def test_ranks_that_agree_end_at_one_step_with_every_row_delivered(data: st.DataObject, recipe: Recipe) -> None:
     want = to_the_end(recipe)
@@ -109,7 +109,7 @@ def test_ranks_that_agree_end_at_one_step_with_every_row_delivered(data: st.Data
     assert len(shapes) == 1, "every rank delivers as many microbatches in every step"
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(20))
 @given(data=st.data(), recipe=recipes(passes=1))
 def test_ranks_that_resume_on_another_number_still_end_together(data: st.DataObject, recipe: Recipe) -> None:
     want = to_the_end(recipe)
@@ -120,7 +120,7 @@ def test_ranks_that_resume_on_another_number_still_end_together(data: st.DataObj
     assert global_rows(third) == []
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(20))
 @given(data=st.data(), recipe=recipes(passes=1, drop_last=True))
 def test_drop_last_ends_all_ranks_before_the_first_step_that_a_lane_cant_fill(data: st.DataObject, recipe: Recipe) -> None:
     lanes: dict[int, Rows] = {}
@@ -150,7 +150,7 @@ def test_drop_last_ends_all_ranks_before_the_first_step_that_a_lane_cant_fill(da
         assert dropped == Counter(whole.accounting()[kind]["dropped"])
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(20))
 @given(data=st.data(), recipe=recipes())
 def test_max_steps_means_exactly_so_many_steps_also_after_a_resume(data: st.DataObject, recipe: Recipe) -> None:
     topology = data.draw(topologies(recipe))

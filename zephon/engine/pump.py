@@ -257,11 +257,13 @@ class Pump:
             self._next_lane()
             return True
         want = min(self.cut.microbatch, self.cut.per_step - done)
-        if not lane.ended and lane.available < (self.cut.per_step if self.cut.drop_last and done == 0 else want):
+        # a lane that gave empty sequences had too few for a step: also where the run was resumed inside of that step, they are left out
+        whole = self.cut.drop_last and (done == 0 or lane.state.empty > 0)
+        if not lane.ended and lane.available < (self.cut.per_step if whole else want):
             if lane.error is not None:
                 raise lane.error
             return False
-        if self.cut.drop_last and done == 0 and lane.available < self.cut.per_step:
+        if whole and lane.available < self.cut.per_step:
             self._drop(lane)
         first, self._first = self._first, False
         missing = max(want - lane.available, 0)
