@@ -215,7 +215,7 @@ def load_state(state: Mapping[str, Any], *, recipe: Mapping[str, Any], owned: Se
             + _differences(saved, recipe),
             hint="restore with the recipe that the state was saved with",
         )
-    beyond = [lane for lane in state["lanes"] if not 0 <= int(lane) < recipe["lanes"]]
+    beyond = [lane for lane in state["lanes"] if int(lane) >= recipe["lanes"]]
     if beyond:
         raise CheckpointError(f"this state is damaged: it has a lane {beyond[0]}, and its recipe has {recipe['lanes']} lanes")
     missing = [lane for lane in owned if str(lane) not in state["lanes"]]
