@@ -111,10 +111,10 @@ class Settled:
         """Everything that determines the bytes, as plain values."""
         options = self.options
         levels = cut_levels(self.steps)
-        # what no accumulator takes goes through the stage in parts, each with a digest of its own
-        size = levels[0].stage.max_rows if len(levels) == 1 else None
+        # what goes through a stage in parts has a digest for each; what an accumulator takes from the first stage comes whole
+        sizes = [level.stage.max_rows for level in (levels if len(levels) == 1 else levels[1:])]
         return {
-            **({} if size is None else {"rows_at_once": size}),
+            **({} if not any(sizes) else {"rows_at_once": sizes[0] if len(sizes) == 1 else sizes}),
             "lanes": options.lane_count,
             "sequences_per_lane_and_step": self.cutting["per_step"],
             "flush_every_chunks": options.flush_every_chunks,

@@ -36,7 +36,7 @@ ScaledDecode = Literal["off", "gap2"]
 ArrowArray = Any
 
 _AT_ONCE = 16 << 20
-_PACKS = 4
+_PACKS = 8
 _TOGETHER = 16 << 20
 """Bytes of pixels that are decoded before the first of them is resized: a share of the processor's last cache."""
 _UNKNOWN_SIZE = 448
@@ -107,7 +107,8 @@ class DecodeImages(CollatesVision, Operator):
     @property
     def max_rows(self) -> int | None:  # type: ignore[override]
         """A task costs about a millisecond beside its images, so single images come up to 16 at a time, if a megapixel each makes no more
-        than 16 MB: with larger tasks lanes fill `max_bytes` with what isn't wanted yet, and workers wait. Packs of them come by the few."""
+        than 16 MB: with larger tasks lanes fill `max_bytes` with what isn't wanted yet, and workers wait. Packs of them come by the few, of
+        long ones as many as were built at once."""
         if self.policy is None:
             return _PACKS
         policy = _load(self.policy)

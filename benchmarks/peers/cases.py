@@ -103,6 +103,7 @@ B1 = Case(
     (
         *(entry("ours", f, f"{f}; {_THREADS}") for f in ("parquet", "arrow", "litdata", "mds", "vortex", "webdataset")),
         *(entry("ours", f"{f} inline", f"{f}; inline") for f in ("parquet", "arrow", "litdata", "vortex")),
+        *(entry("ours", f"{f} inline chunks", f"{f}; inline, `chunk_size=1024`") for f in ("arrow", "litdata", "vortex")),
         entry("public", "parquet threads", f"parquet; {_THREADS}"),
         entry("public", "litdata threads", f"litdata; {_THREADS}"),
         entry("public", "mds threads", f"mds; {_THREADS}"),
@@ -141,9 +142,11 @@ B2 = Case(
     (
         entry("ours", "float", f"parquet; {_THREADS}, float32 normalised"),
         entry("ours", "uint8", f"parquet; {_THREADS}, uint8 (the device normalises)"),
+        entry("ours", "uint8 arrow", f"mapped arrow; {_THREADS}, uint8"),
         entry("ours", "scaled", f"parquet; {_THREADS}, `scaled_decode='gap2'`, uint8"),
         entry("public", "threads pillow", f"parquet; {_THREADS}, Pillow in `map_transform`"),
         entry("public", "threads fast", f"parquet; {_THREADS}, our decode calls in `map_transform`"),
+        entry("public", "vortex threads fast", f"vortex; {_THREADS}, our decode calls in `map_transform`"),
         entry("grain", "threads pillow", "ArrayRecord; 16 threads, Pillow in `map`"),
         entry("grain", "processes pillow", "ArrayRecord; 2 processes, Pillow in `map`"),
         entry("grain", "threads fast", "ArrayRecord; 16 threads, our decode calls in `map`"),
@@ -162,7 +165,7 @@ B2 = Case(
         Goal("bare: fast", 0.9, "rate", ours="uint8"),
     ),
     (("datasets", "no packing, and its images decode one by one as in WebDataset"),),
-    {"images": ("parquet", "arrow", "litdata", "mds", "webdataset", "arrayrecord")},
+    {"images": ("parquet", "arrow", "litdata", "mds", "vortex", "webdataset", "arrayrecord")},
     seconds=6.0,
 )
 _TEXT = {"text": ("parquet", "litdata", "mds", "webdataset", "arrayrecord", "arrow")}

@@ -12,9 +12,13 @@ import pytest
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource
 from zephon.engine.lane import Lane
+from zephon.engine.stages import cut_levels
 from zephon.engine.tasks import Supply
 from zephon.errors import CheckpointError
+from zephon.operators.basic import Map
+from zephon.operators.shuffle import Shuffle
 from zephon.plugin import Operator
+from zephon_vision.pack_multimodal import PackMultimodal
 
 SEEN: list[int] = []
 
@@ -90,6 +94,29 @@ class Slow(Heavy):
             return group
 
         return apply
+
+
+def test_what_was_built_by_the_few_comes_by_the_few_after_a_selection() -> None:
+    """Packs with their images are as heavy behind a shuffle as where they were packed."""
+    packs: Operator = PackMultimodal(max_length=8192, pad_token_id=0)
+    steps = [packs, Map(fn=lambda record: record), Shuffle(buffer_size=8), Heavy()]
+    levels = cut_levels([(step, "raise") for step in steps])
+    assert [level.stage.max_rows for level in levels] == [None, packs.max_rows, packs.max_rows]
+    assert packs.max_rows == 2
+
+
+def test_a_state_knows_the_parts_behind_an_accumulator() -> None:
+    def shuffled(operator: Operator) -> Pipeline:
+        data = Dataset.from_records("data", [{"n": n} for n in range(400)])
+        source = StaticMixtureWorkSource(data, seed=3, chunk_size=50, stop_after_passes=1)
+        return Pipeline(source).shuffle(buffer_size=60).then(operator).batch(4).options(lanes=2, runner="inline")
+
+    begun = shuffled(Heavy())
+    batches = iter(begun)
+    for _ in range(6):
+        next(batches)
+    with pytest.raises(CheckpointError, match="rows_at_once"):
+        shuffled(Heavier()).restore(begun.checkpoint())
 
 
 def test_lanes_read_no_further_ahead_than_building_needs() -> None:

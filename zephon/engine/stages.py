@@ -88,6 +88,8 @@ class Stage:
     selects: bool
     """Without a builder: whether a selection must be gathered."""
     steps: tuple[tuple[Operator, Policy], ...]
+    built_at_once: int | None = None
+    """How many of its rows an accumulator before it had built at once, where that bounds them: they are as heavy here."""
 
     @property
     def name(self) -> str:
@@ -130,7 +132,10 @@ class Stage:
     def max_rows(self) -> int | None:
         """The strictest of the operators' bounds on rows per call."""
         every = [*([self.builder] if self.builder else []), *(op for op, _ in self.steps)]
-        return min((op.max_rows for op in every if op.max_rows is not None), default=None)
+        bounds = [op.max_rows for op in every if op.max_rows is not None]
+        if bounds and self.built_at_once is not None:
+            bounds.append(self.built_at_once)
+        return min(bounds, default=None)
 
     def bind(self) -> Work:
         """Bind the operators; in each worker once."""
@@ -230,7 +235,9 @@ def cut_levels(steps: Sequence[tuple[Operator, Policy]]) -> list[Level]:
 
     def close() -> None:
         builder = deciders[0] if deciders and isinstance(deciders[0], StatefulOperator) else None
-        levels.append(Level(tuple(deciders), Stage(builder, bool(deciders) and builder is None, tuple(stateless))))
+        selects = bool(deciders) and builder is None
+        before = next((level.stage.max_rows for level in reversed(levels) if level.stage.builder), None) if selects else None
+        levels.append(Level(tuple(deciders), Stage(builder, selects, tuple(stateless), before)))
 
     for op, policy in steps:
         if not op.stateful:

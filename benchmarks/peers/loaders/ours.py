@@ -22,7 +22,9 @@ def fetch(given: Given) -> Loader:
     """(image, text) in batches of 32; the default order, which is shuffled over stripes of the whole data set."""
     from zephon import Pipeline
 
-    source = _source("photographs", Path(given.data, "images", given.variant.split()[0]))
+    # of mapped files large chunks are views, which take no memory
+    large = {"chunk_size": 1024} if "chunks" in given.variant else {}
+    source = _source("photographs", Path(given.data, "images", given.variant.split()[0]), **large)
     pipeline = Pipeline(source).batch(tools.BATCH).options(lanes=2, **_runner(given))
     names: list[str] = []
 
@@ -88,11 +90,12 @@ def vision(given: Given) -> Loader:
     shuffle = given.more.get("shuffle")
     # windows of 4,096 images, of 8,192 with a shuffle, in chunks of the usual size or, where memory is all that counts, smaller ones
     lean = "spill" in given.variant
+    form = "arrow" if "arrow" in given.variant else "parquet"
     chunk, window = ({}, {"flush_every_chunks": 64}) if shuffle else ({"chunk_size": 512}, {})
     if lean:
         chunk, window = {"chunk_size": 32}, {"flush_every_chunks": 256}
     pipeline = (
-        Pipeline(_source("photographs", Path(given.data, "images", "parquet"), **chunk))
+        Pipeline(_source("photographs", Path(given.data, "images", form), **chunk))
         .interleave()
         .probe_images()
         .tokenize_interleaved(tokenizer=given.tokenizer, images=f'siglip{{"size": {tools.SIDE}}}', max_length=tools.LENGTH)
