@@ -196,6 +196,20 @@ def test_a_batch_of_a_file_that_was_written_to_is_not_given_out(shuffle: int, tm
     assert made.checkpoint() == state
 
 
+@pytest.mark.parametrize("runner", ["inline", "threads"])
+def test_rows_of_one_that_was_written_to_are_left_out_where_the_policy_says_so(runner: str, tmp_path: Path) -> None:
+    """And those of its neighbours come, though they are in bundles with them."""
+    for part in range(3):
+        write("arrow", tmp_path, rows_of(part * ROWS, ROWS), part)
+    source = StaticMixtureWorkSource([Dataset.from_path("corpus", tmp_path)], seed=1, stop_after_passes=1)
+    made = Pipeline(source).batch(8).options(runner=runner, lanes=1, on_error="skip")
+    batches = iter(made)
+    spoil(tmp_path / "1.arrow")
+    ids = sorted(record.payload["id"] for batch in batches for record in batch.records)
+    assert ids == [*range(ROWS), *range(2 * ROWS, 3 * ROWS)]
+    assert made.accounting()["rows"]["dropped"] == {"source: unreadable": ROWS}
+
+
 def test_that_of_another_file_is(tmp_path: Path) -> None:
     """Only the files that a batch is of count."""
     for part in range(2):

@@ -49,8 +49,8 @@ class Bundle:
 
     @cached_property
     def shards(self) -> list[int]:
-        """Each once."""
-        return list(set(self.shard.tolist()))
+        """Those of rows that could be read, each once."""
+        return list(set(np.delete(self.shard, list(self.bad)).tolist()))
 
     @property
     def nbytes(self) -> int:
