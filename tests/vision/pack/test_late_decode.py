@@ -27,7 +27,9 @@ def documents(count: int) -> list[dict[str, Any]]:
 
 def recipe(first: bool, runner: str, max_bytes: int, count: int = 96) -> Pipeline:
     """Decoded first, or late."""
-    source = StaticMixtureWorkSource([Dataset.from_records("pages", documents(count))], seed=1, stop_after_passes=1, chunk_size=4)
+    source = StaticMixtureWorkSource(
+        [Dataset.from_records("pages", documents(count))], seed=1, stop_after_passes=1, chunk_size=4
+    )
     pipeline = Pipeline(source).interleave().probe_images().tokenize_interleaved(tokenizer=fast(QWEN), images="qwen2_5_vl")
     if first:
         pipeline.then(DecodeFirst())
