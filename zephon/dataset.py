@@ -20,6 +20,7 @@ from zephon.contents import describe_columns, describe_files
 from zephon.discovery import FileShards
 from zephon.errors import DataError, RecipeError, Where, at
 from zephon.exclusion import excluded_rows
+from zephon.given import check_read, checked_units
 from zephon.keys import key
 from zephon.memory import InMemoryShard, MemoryShards, table_of
 from zephon.plan.units import I64, UnitTable, unit_table
@@ -217,7 +218,7 @@ class Dataset:
             looks = self._shards.look(self.shards[number])  # before it is opened: what comes after is noticed
             shard = self._opened(number)
             groups.check_names(shard.schema, self.columns)
-            return shard.units(), shard.schema, looks
+            return checked_units(shard.units()), shard.schema, looks
 
     @cached_property
     def _selection(self) -> Selection | None:
@@ -366,6 +367,7 @@ class Dataset:
                 raise
             # after the read: a file that was replaced before or meanwhile may have all that was asked for, and wrong rows in it
             self._shards.check(self.shards[shard], looks)
+            check_read(made, columns, opened.schema)
             found = sum(len(g) for g in made)
             if found != stop - start:
                 raise DataError(f"unit {number} gave {found} rows where its index promises {stop - start}")

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from typing import Any
 
 _UNSAID = "str() failed>"
 """What `traceback` puts in the place of an exception's text when making it raised anything at all."""
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+_SCARCE_HINT = "the process ran out of memory or of open files (`ulimit -n`); no record is at fault, so none is left out for it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +73,18 @@ class ZephonError(Exception):
         text = f"{self.message} [{place}]" if place else self.message
         return f"{text}\n  → {self.hint}" if self.hint else text
 
+    def again(self) -> ZephonError:
+        """A copy, to which other places may be added."""
+        return _rebuild(type(self), self.message, self.where, self.hint, self.trace)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.where, self.hint, self.trace)
 
 
 def _rebuild(kind: type[ZephonError], message: str, where: Where, hint: str | None, trace: str) -> ZephonError:
-    return kind(message, where=where, hint=hint, trace=trace)
+    made = kind.__new__(kind)  # a subclass of a user's may take other arguments
+    ZephonError.__init__(made, message, where=where, hint=hint, trace=trace)
+    return made
 
 
 class RecipeError(ZephonError, ValueError):
@@ -112,7 +121,8 @@ class InternalError(ZephonError):
 
 @contextmanager
 def at(**place: Any) -> Iterator[None]:
-    """Add this place to whatever is raised in the block; foreign exceptions become `DataError`.
+    """Add this place to whatever is raised in the block; foreign exceptions become `DataError`, and a lack of memory or open files, which
+    is of the machine and not of the data, becomes `RunnerError`.
 
     Enter it once per record group, never per record.
     """
@@ -120,6 +130,8 @@ def at(**place: Any) -> Iterator[None]:
         yield
     except ZephonError as error:
         error.where = error.where.within(Where(**place))
+        if isinstance(error, DataError) and is_scarcity(error.__cause__):
+            raise RunnerError(error.message, where=error.where, hint=_SCARCE_HINT, trace=error.trace) from error
         raise
     except Exception as error:
         raise wrap(error, Where(**place)) from error
@@ -143,7 +155,22 @@ def wrap(error: BaseException, where: Where) -> ZephonError:
     if isinstance(error, ZephonError):
         error.where = error.where.within(where)
         return error
-    return DataError(f"{type(error).__name__}: {error}", where=where, trace=trace_of(error))
+    text, trace = f"{type(error).__name__}: {error}", trace_of(error)
+    if is_scarcity(error) or isinstance(error, MemoryError):
+        return RunnerError(text, where=where, hint=_SCARCE_HINT, trace=trace)
+    return DataError(text, where=where, trace=trace)
+
+
+def is_scarcity(error: BaseException | None) -> bool:
+    """Whether the system said, here or in a cause of it, that there is no memory or open file left. Not of a `MemoryError`: a damaged
+    file may ask for any size, which is its own fault; readers say so."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if isinstance(error, OSError) and error.errno in _SCARCE:
+            return True
+        seen.append(error)
+        error = error.__cause__
+    return False
 
 
 def trace_of(error: BaseException) -> str:

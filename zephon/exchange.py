@@ -48,5 +48,14 @@ def _exchange(state: Mapping[str, Any], options: Options, folder: Path, position
                     hint="all ranks must call checkpoint() together, and see the same aggregate_dir",
                 )
             time.sleep(0.02)
-        found.append(json.loads(path.read_text()))
+        found.append(_read(path))
     return found
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"aggregate_dir: the state {str(path)!r} can't be read: {error}", hint="remove it, and let all ranks save again"
+        ) from error

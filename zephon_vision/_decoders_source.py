@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zephon.arrays import list_sizes, struct_parts
-from zephon.errors import DataError, RecipeError
+from zephon.errors import DataError, RecipeError, Where, ZephonError, is_scarcity, wrap
 from zephon.plugin import buffers
 
 ArrowArray = Any
@@ -132,7 +132,7 @@ def load_bytes(reference: Reference, media_root: str | None) -> bytes | memoryvi
         with _opened(path, media_root) as file:
             return file.read()
     except OSError as error:
-        raise DataError(f"unreadable: {path!r}: {error.strerror}") from error
+        raise _unreadable(path, error) from error
 
 
 @contextmanager
@@ -151,7 +151,12 @@ def mapped(reference: Reference, media_root: str | None) -> Iterator[bytes | mem
                 view: Any = memory  # slices to bytes and indexes to int as bytes do
                 yield view
     except OSError as error:
-        raise DataError(f"unreadable: {path!r}: {error.strerror}") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError) -> ZephonError:
+    """A lack of open files or memory is no image's fault."""
+    return wrap(error, Where()) if is_scarcity(error) else DataError(f"unreadable: {path!r}: {error.strerror}")
 
 
 def _opened(path: str, media_root: str | None) -> BinaryIO:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -10,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from strategies import rows_of
 
 from zephon import Dataset, Pipeline, StaticMixtureWorkSource, groups
 from zephon.errors import DataError, PluginError
-from zephon.plugin import Operator
+from zephon.plugin import Drops, Operator, Outcome
 
 
 def pipeline_over(count: int, **options: Any) -> Pipeline:
@@ -115,6 +117,90 @@ def test_an_operator_that_loses_where_rows_came_from_is_named(policy: str, runne
     assert caught.value.where.operator == "forgetful"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Speechless(Operator):
+    """Returns something else."""
+
+    name: ClassVar[str] = "speechless"
+
+    def bind(self) -> Any:
+        return lambda group: None
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_an_operator_that_returns_no_group_is_named_and_no_record_left_out_for_it(policy: str) -> None:
+    with pytest.raises(PluginError, match="speechless returned NoneType; it must return a RecordBatch or an Outcome"):
+        list(pipeline_over(9, runner="inline", on_error=policy).then(Speechless()).batch(4))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twice(Operator):
+    """Says that it drops a row, and hands it on."""
+
+    name: ClassVar[str] = "twice"
+
+    def bind(self) -> Any:
+        return lambda group: Outcome(group, Drops(rows={"no good": np.array([0])}))
+
+
+def test_the_accounts_balance_whatever_an_operator_says_of_its_drops() -> None:
+    pipeline = pipeline_over(9, runner="inline").then(Twice()).batch(4)
+    assert sum(map(len, pipeline)) == 9
+    rows = pipeline.accounting()["rows"]
+    assert (rows["in"], rows["added"], rows["out"], rows["in_flight"]) == (9, 1, 9, 0)
+
+
+class OddNumberError(DataError):
+    """With arguments of its own."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"{number} is odd")
+
+
+def test_an_error_of_the_users_with_arguments_of_its_own_keeps_its_text_and_place(runner: str) -> None:
+    def check(record: dict[str, Any]) -> dict[str, Any]:
+        if record["id"] % 2:
+            raise OddNumberError(record["id"])
+        return record
+
+    with pytest.raises(DataError, match="1 is odd") as caught:
+        list(pipeline_over(9, runner=runner, workers=2).map(check).batch(4))
+    assert (caught.value.where.dataset, caught.value.where.row, caught.value.where.operator) == ("d", 1, "map")
+    assert type(caught.value).__name__ == "OddNumberError"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("runner", ["threads", "processes"])
+def test_the_next_batch_in_a_forks_child_is_refused_and_not_waited_for(runner: str) -> None:
+    script = """
+    import os, time
+    from zephon import Dataset, Pipeline
+    from zephon.errors import RunnerError
+
+    def slow(record):
+        time.sleep(0.001)
+        return record
+
+    if __name__ == "__main__":
+        data = Dataset.from_records("d", [{"id": i} for i in range(3000)])
+        batches = iter(Pipeline(data).map(slow).batch(4).options(runner=RUNNER, workers=2, prefetch_batches=2))
+        next(batches)
+        child = os.fork()
+        if not child:
+            try:
+                for _ in range(200):
+                    next(batches)
+            except RunnerError as error:
+                os._exit(5 if "another process" in str(error) else 6)
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+        assert len(next(batches)) == 4
+    """
+    code = textwrap.dedent(script).replace("RUNNER", repr(runner))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 @pytest.mark.parametrize("word", [KeyboardInterrupt, SystemExit])
 def test_user_code_that_ends_the_program_is_not_a_bad_record(word: type[BaseException], policy: str, runner: str) -> None:
@@ -130,18 +216,21 @@ def test_user_code_that_ends_the_program_is_not_a_bad_record(word: type[BaseExce
     assert getattr(caught.value, "code", 3) == 3
 
 
-def test_sys_exit_in_a_worker_ends_the_program_with_its_code_and_leaves_nothing_behind(runner: str) -> None:
+@pytest.mark.parametrize(("given", "wanted"), [(7, 7), ("", 0)])
+def test_sys_exit_in_a_worker_ends_the_program_with_its_code_and_leaves_nothing_behind(
+    given: Any, wanted: int, runner: str
+) -> None:
     script = """
     import sys
     from zephon import Dataset, Pipeline
 
     def end(record):
-        sys.exit(7)
+        sys.exit(GIVEN)
 
     if __name__ == "__main__":
         for batch in Pipeline(Dataset.from_records("d", [{"id": 1}])).map(end).batch(1).options(runner=RUNNER, workers=2):
             pass
     """
-    code = textwrap.dedent(script).replace("RUNNER", repr(runner))
+    code = textwrap.dedent(script).replace("RUNNER", repr(runner)).replace("GIVEN", str(given))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (7, "")
+    assert (done.returncode, done.stderr) == (wanted, "")

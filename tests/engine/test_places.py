@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,42 @@ def test_states_that_can_not_be_exchanged_say_where(tmp_path: Path) -> None:
     pipeline = Pipeline(Dataset.from_records("d", [{"id": 1}])).batch(1).options(aggregate_dir=str(tmp_path / "file"))
     with pytest.raises(CheckpointError, match=r"aggregate_dir='.*file' can't be written: Not a directory"):
         pipeline.checkpoint()
+
+
+def test_a_damaged_state_of_another_rank_is_named(tmp_path: Path) -> None:
+    made = [
+        Pipeline(Dataset.from_records("d", [{"id": 1}]))
+        .batch(1)
+        .options(aggregate_dir=str(tmp_path), dp_rank=rank, dp_size=2, lanes=2, aggregate_timeout_s=0.01)
+        for rank in range(2)
+    ]
+    for pipeline in made[::-1]:
+        with pytest.raises(CheckpointError, match="did not write") if pipeline is made[1] else nullcontext():
+            pipeline.checkpoint()
+    (other,) = tmp_path.rglob("*rank-00001*.json")
+    other.write_text('{"half')
+    with pytest.raises(CheckpointError, match=r"the state '.*rank-00001.*' can't be read"):
+        made[0].checkpoint()
+
+
+def test_a_quarantine_file_that_somebody_removed_is_begun_again(tmp_path: Path) -> None:
+    def odd_fails(record: dict[str, Any]) -> dict[str, Any]:
+        return fails(record) if record["id"] % 2 else record
+
+    file = tmp_path / "q.jsonl"
+    source = StaticMixtureWorkSource(
+        Dataset.from_records("d", [{"id": i} for i in range(200)]), stop_after_passes=1, chunk_size=10
+    )
+    pipeline = (
+        Pipeline(source).map(odd_fails).batch(1).options(on_error="quarantine", quarantine=str(file), runner="inline", lanes=1)
+    )
+    batches = iter(pipeline)
+    next(batches)
+    before = file.read_text().splitlines()
+    file.unlink()
+    assert len(list(batches)) == 99
+    assert 0 < len(before) < 100
+    assert len(file.read_text().splitlines()) == 100 - len(before)
 
 
 def test_a_state_that_could_not_be_written_whole_leaves_nothing(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def test_links_are_followed_once_and_a_broken_one_is_named(tmp_path: Path) -> No
     (tmp_path / "d/loop").symlink_to(tmp_path / "d")
     (tmp_path / "d/file.x").symlink_to(tmp_path / "d/a.x")
     assert found(tmp_path / "d") == [str(tmp_path / "d/a.x"), str(tmp_path / "d/file.x")]
+    assert found(tmp_path / "**" / "*.x") == [str(tmp_path / "d/a.x"), str(tmp_path / "d/file.x")]
     (tmp_path / "self.x").symlink_to(tmp_path / "self.x")
     with pytest.raises(RecipeError, match=r"self\.x"):
         found(tmp_path / "self.x")

@@ -273,6 +273,23 @@ def test_pack_flat_conforms(algorithm: str, homogeneity: Any) -> None:
     check_operator(pack_flat(algorithm, max_length=16, homogeneity=homogeneity, max_documents=3), given)
 
 
+@pytest.mark.parametrize("microbatch", [1, 4])
+def test_an_empty_sequence_has_the_token_columns_of_the_others(microbatch: int) -> None:
+    """Also where it is alone in its batch: which batch it falls into is a matter of ranks."""
+    kinds = {"input_ids": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.uint8()), "weight": pa.list_(pa.float32())}
+    lists = ([5, 6, 7], [8, 9], [1, 2, 3, 4])
+    table = pa.table(
+        {name: pa.array([[1] * len(ids) if name != "input_ids" else ids for ids in lists], k) for name, k in kinds.items()}
+    )
+    source = StaticMixtureWorkSource(Dataset.from_records("d", table), chunk_size=1, stop_after_passes=1)
+    pipeline = Pipeline(source).pack_flat(max_length=4, pad_token_id=0, token_columns=("loss_mask", "weight"))
+    batches = list(pipeline.batch(microbatch, 4).options(lanes=1, runner="inline"))
+    assert sum(batch.empty for batch in batches) == 1
+    assert batches[-1].to_pydict()["weight"][-1] == [0.0] * 4
+    assert batches[-1].to_pydict()["loss_mask"][-1] == [0] * 4
+    assert all(set(batch.to_training()) == set(batches[0].to_training()) for batch in batches)
+
+
 def test_the_empty_row_is_padding_only() -> None:
     row = pack_flat(max_length=4).empty_row(None).to_pylist()[0]
     assert row["input_ids"] == [PAD] * 4

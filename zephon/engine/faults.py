@@ -241,11 +241,12 @@ def _apply_once(apply: Apply, group: pa.RecordBatch, operator: str, losses: Loss
     result: Any = apply(group)
     made, drops = (result.group, result.drops) if isinstance(result, Outcome) else (result, Drops())
     if not isinstance(made, pa.RecordBatch):
-        raise TypeError(f"{operator} returned {type(made).__name__}; it must return a RecordBatch or an Outcome")
+        raise PluginError(f"{operator} returned {type(made).__name__}; it must return a RecordBatch or an Outcome")
     rows, tokens = losses.of_drops(operator, group, drops)
     if made is not group:
         made = decoded_group(made)
         _check_provenance(operator, group, made)
+    if made is not group or rows or tokens:
         _balance(operator, group, made, rows, tokens, losses)
     return made
 

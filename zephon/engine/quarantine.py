@@ -84,6 +84,8 @@ class Quarantine:
         if self._options.quarantine is None:
             return
         with writing(f"quarantine={self._options.quarantine!r}", RunnerError):
+            if self._file is not None and not os.fstat(self._file.fileno()).st_nlink:
+                self.close()  # somebody removed it: what is written to it nobody would find
             if self._file is None:
                 self._file = _opened(self._options.quarantine)
             _append(self._file, json.dumps(line, sort_keys=True).encode() + b"\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ from zephon.engine.stages import Level, Note, Report, shown_inputs
 from zephon.engine.state import LaneState
 from zephon.engine.tasks import Load
 from zephon.engine.tune import Part, Tuner
-from zephon.errors import Where, ZephonError, at, wrap
+from zephon.errors import RunnerError, Where, ZephonError, at, wrap
 from zephon.options import Options
 from zephon.plan.source import CHUNK_BYTES, Chunk, Plan
 from zephon.runners.base import Groups, Runner, Work
@@ -38,6 +39,7 @@ from zephon.runners.switching import Turns
 from zephon.waiting import Promise
 
 _SETTLE_EVERY = 256
+_FORKED = "begin another iteration in the child, or hand batches to it"
 
 log = logging.getLogger("zephon.engine")
 
@@ -236,7 +238,12 @@ class Run:
     def deliveries(self) -> Iterator[Delivery]:
         """Microbatches to the end; `lane_states` follows what was delivered."""
         count = 0
+        process = None if self._inline else os.getpid()
         while True:
+            if process is not None and process != os.getpid():
+                raise RunnerError(
+                    "this iteration was begun by another process, whose threads a fork doesn't have", hint=_FORKED
+                )
             asked = clock()
             try:
                 made = self._driver.next()
@@ -353,12 +360,22 @@ class Run:
         first = max((i for i, level in enumerate(levels) if level.can_be_empty), default=None)
         if first is None:
             return None
-        made, _ = self._bound(first)([], Note(empty=True))
+        made, _ = self._bound(first)([], Note(empty=True, schema=self._built_schema(first)))
         for level in range(first + 1, len(levels)):
             if not made:
                 return None
             made, _ = self._bound(level)(made, Note(plain=True))
         return made[0] if made else None
+
+    def _built_schema(self, number: int) -> pa.Schema | None:
+        """Of what the accumulator before a level builds; None where that is known only by its rows."""
+        schema: pa.Schema | None = self.fetcher.made_schema
+        for level in self.definition.levels[: number + 1]:
+            if schema is not None and level.stage.builder is not None:
+                schema = level.stage.builder.output_schema(schema)
+            for op, _ in () if level is self.definition.levels[number] else level.stage.steps:
+                schema = None if schema is None else op.output_schema(schema)
+        return schema
 
     def _bound(self, level: int) -> Work:
         """A stage bound in this process, once: for what isn't worth a trip to a worker."""

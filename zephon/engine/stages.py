@@ -32,6 +32,8 @@ class Note:
     """The groups after the first are sources with these numbers."""
     empty: bool = False
     """Make the empty row instead of gathering."""
+    schema: pa.Schema | None = None
+    """For the empty row: of the rows that are gathered."""
     plain: bool = False
     """The first group is payload already: nothing to gather."""
     hash: bool = False
@@ -181,7 +183,7 @@ class _BoundStage:
         current: list[pa.RecordBatch] = []
         if note.empty:
             assert self.stage.builder is not None
-            made = self.stage.builder.empty_row(None)
+            made = self.stage.builder.empty_row(note.schema)
             current = [] if made is None else [made]
         elif note.plain or self.gather is None:
             current = [given[0]]

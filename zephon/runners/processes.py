@@ -295,7 +295,7 @@ class _Pool(Pool):
 
 def _again(error: ZephonError) -> ZephonError:
     """A copy: every future gets its own, since places are added to errors on their way up."""
-    return type(error)(error.message, where=error.where, hint=error.hint, trace=error.trace)
+    return error.again()
 
 
 def _start_worker(index: int, stages: Parcel) -> _Worker:

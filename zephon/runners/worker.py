@@ -204,7 +204,7 @@ def _failure(error: BaseException) -> Parcel:
 def pickled_word(word: BaseException) -> bytes:
     """One of `STOPS`, pickled, without what may be in it and can't be."""
     if isinstance(word, SystemExit):
-        return pickle.dumps(SystemExit(word.code if isinstance(word.code, int | str) else 1))
+        return pickle.dumps(SystemExit(word.code if isinstance(word.code, int | str | None) else 1))
     return pickle.dumps(KeyboardInterrupt())
 
 

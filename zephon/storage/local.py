@@ -30,7 +30,12 @@ class LocalStore:
         return True
 
     def glob(self, pattern: str) -> list[str]:
-        return sorted(glob.glob(pattern, recursive=True))
+        """Sorted. What `**` finds once more behind a link that leads back is left out, as in `files`."""
+        found = sorted(glob.glob(pattern, recursive=True))
+        if "**" not in pattern:
+            return found
+        known: dict[str, tuple[int, int]] = {}
+        return [path for path in found if not _came_back(path, known)]
 
     def is_file(self, path: str) -> bool:
         return os.path.isfile(path)
@@ -145,6 +150,23 @@ def _walk(directory: str, seen: set[tuple[int, int]]) -> Iterator[FileInfo]:
             elif stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) not in seen:
                 seen.add((found.st_dev, found.st_ino))
                 yield from _walk(entry.path, seen)
+
+
+def _came_back(path: str, known: dict[str, tuple[int, int]]) -> bool:
+    """Whether a path leads twice through one directory; `known`: device and inode of those that were looked at."""
+    passed: set[tuple[int, int]] = set()
+    above = os.path.dirname(path)
+    while True:
+        if above not in known:
+            found = os.stat(above or os.curdir)
+            known[above] = found.st_dev, found.st_ino
+        if known[above] in passed:
+            return True
+        passed.add(known[above])
+        higher = os.path.dirname(above)
+        if higher == above:
+            return False
+        above = higher
 
 
 @contextlib.contextmanager
