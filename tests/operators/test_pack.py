@@ -290,6 +290,15 @@ def test_an_empty_sequence_has_the_token_columns_of_the_others(microbatch: int) 
     assert all(set(batch.to_training()) == set(batches[0].to_training()) for batch in batches)
 
 
+def test_an_operator_that_makes_two_rows_of_one_makes_no_batch_too_large_of_an_empty_sequence() -> None:
+    table = pa.table({"input_ids": pa.array([[5, 6, 7], [8, 9], [1, 2, 3, 4]], pa.list_(pa.int32()))})
+    source = StaticMixtureWorkSource(Dataset.from_records("d", table), stop_after_passes=1)
+    pipeline = Pipeline(source).pack_flat(max_length=4, pad_token_id=0).map(lambda record: [record, dict(record)])
+    batches = list(pipeline.batch(4, 4).options(lanes=1, runner="inline"))
+    assert [(len(batch), batch.empty) for batch in batches] == [(4, 0), (4, 2)]
+    assert batches[1].to_pydict()["padding_length"] == [3, 3, 4, 4]
+
+
 def test_the_empty_row_is_padding_only() -> None:
     row = pack_flat(max_length=4).empty_row(None).to_pylist()[0]
     assert row["input_ids"] == [PAD] * 4

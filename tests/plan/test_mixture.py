@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import oracles
@@ -103,6 +104,12 @@ def test_bad_weights_are_refused_at_construction(bad: dict[str, float]) -> None:
         MixtureSpec(bad)
     with pytest.raises(ValueError, match=r"weight|mixture"):
         MixtureSpec(phases=[Phase(weights=bad)])
+
+
+@pytest.mark.parametrize("records", [1.5, "3", 10**30])
+def test_the_length_of_a_phase_is_a_whole_number_that_can_be_drawn(records: Any) -> None:
+    with pytest.raises(RecipeError, match="records of a phase is"):
+        MixtureSpec(phases=[Phase(weights={"a": 1.0}, records=records), Phase(weights={"a": 1.0})])
 
 
 def test_phases_before_the_last_need_a_length() -> None:

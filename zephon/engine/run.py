@@ -365,7 +365,7 @@ class Run:
             if not made:
                 return None
             made, _ = self._bound(level)(made, Note(plain=True))
-        return made[0] if made else None
+        return made[0].slice(0, 1) if made else None  # an operator may have made several of it
 
     def _built_schema(self, number: int) -> pa.Schema | None:
         """Of what the accumulator before a level builds; None where that is known only by its rows."""

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zephon.checks import whole_or_none
 from zephon.errors import RecipeError, unknown
 from zephon.keys import I64
 
@@ -56,6 +57,9 @@ class MixtureSpec:
             raise RecipeError("a mixture needs either weights or phases")
         for phase in self.all_phases():
             _check_weights(phase.weights)
+        for phase in self.all_phases():
+            if (whole_or_none("records of a phase", phase.records) or 0) >= 1 << 62:
+                raise RecipeError(f"records of a phase is {phase.records}; it must be below 2**62")
         for phase in self.all_phases()[:-1]:
             if phase.records is None or phase.records <= 0:
                 raise RecipeError("every phase but the last needs records > 0", hint="give Phase(records=…)")
