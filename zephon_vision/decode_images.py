@@ -37,6 +37,7 @@ ArrowArray = Any
 
 _AT_ONCE = 16 << 20
 _PACKS = 8
+"""Packs a task, at most; a packer in the same task bounds them, too, for long ones to fewer. With 4 it took 4 % more CPU time per image."""
 _TOGETHER = 16 << 20
 """Bytes of pixels that are decoded before the first of them is resized: a share of the processor's last cache."""
 _UNKNOWN_SIZE = 448
